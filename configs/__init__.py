@@ -1,0 +1,1 @@
+"""TOML files: the catalogue of models, chips and links, and ready experiments."""

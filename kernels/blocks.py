@@ -1,0 +1,72 @@
+"""KV blocks of decoding requests, counted from the context instead of being kept.
+
+A decoding request whose cache holds t tokens, the newest counted, holds ceil((t - 1) / block_size) blocks until it grows. It asks
+for one more at ticks congruent to a residue that never changes while it decodes (end + 1 - prompt - output modulo block_size), so
+State.growth, the number of decoding requests by residue, gives both the demand of every later step and what is held now:
+
+    held = (context - decoding + sum over residues c of growth[c] x ((c - tick) mod block_size)) / block_size
+
+All sums are of small integers and so exact in any order: a lane's numbers do not depend on the batch that it is in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .state import Floats, Ints
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def block_ramps(block_sizes: list[int], dtype: type[np.floating]) -> tuple[npt.NDArray[np.floating], list[int]]:
+    """Rows of ((c - tick) mod block_size), c = 0 ..., for every tick: windows of 0 ... b-1, 0 ... b-1 laid out per block size b.
+
+    Returns the windows [*, B], B the largest block size, and where each block size begins; the row of a tick is
+    begin + block_size - tick mod block_size. Columns from b on are of no meaning (nobody has such a residue).
+    """
+    widest = max(block_sizes)
+    pieces = [np.tile(np.arange(size), 2) for size in block_sizes]
+    begins = np.cumsum([0, *[2 * size for size in block_sizes[:-1]]])
+    ramp = np.concatenate([*pieces, np.zeros(widest)]).astype(dtype)
+    return np.lib.stride_tricks.sliding_window_view(ramp, widest), begins.tolist()
+
+
+def blocks_for(tokens: Floats, block_size: Ints) -> Floats:
+    """ceil(tokens / block_size); exact, because a quotient of such integers never rounds across one."""
+    return np.ceil(tokens / block_size)
+
+
+def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
+    """Blocks of the decoding requests of `lanes` at `tick`, before that step's growth. All [n]."""
+    p, s = engine.params, engine.state
+    size = p.block_size[lanes]
+    weights = engine.ramps[p.ramp[lanes] + size - tick % size]
+    slack = np.einsum("ij,ij->i", s.growth[lanes], weights)
+    # rint: the quotient is whole, but a division by 3 or 7 can print it as 2.9999...
+    return np.rint((context - s.decoding[lanes] + slack) / size)
+
+
+def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
+    """Blocks that decoding requests of `lanes` ask for in the step at `tick`. All [n]."""
+    residues = engine.state.growth.shape[1]
+    index = lanes * residues + tick % engine.params.block_size[lanes]
+    return engine.state.growth.ravel()[index].astype(np.float64)
+
+
+def steps_until_full(engine: Engine, lanes: Ints, tick: Ints, free: Floats) -> Floats:
+    """Steps from `tick` on whose growth fits into `free` blocks: whole turns of block_size steps, in which every decoding request
+    grows once, then the residues in turn. All [n]."""
+    p, s = engine.params, engine.state
+    size = p.block_size[lanes]
+    turns = np.floor(free / s.decoding[lanes])
+    rest = free - turns * s.decoding[lanes]
+    residues = s.growth.shape[1]
+    place = (tick % size)[:, None] + np.arange(residues)
+    place -= np.where(place >= size[:, None], size[:, None], 0)
+    # A short block size wraps more than once in a wide batch; the first turn already exceeds `rest`, so later ones are not counted.
+    in_turn = np.take_along_axis(s.growth[lanes], np.minimum(place, residues - 1), axis=1).cumsum(axis=1)
+    return turns * size + (in_turn <= rest[:, None]).sum(axis=1)

@@ -1,0 +1,196 @@
+"""The driver: owns time, the lanes that are still running, and what is handed back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .admit import admit
+from .blocks import block_ramps
+from .finish import finish
+from .grow import grow
+from .leap import leap
+from .prefill import prefill
+from .queue import set_head
+from .state import NO_LIMIT, Floats, Ints, Outcome, Params, State, Traffic, compact, new_state, widen_slots
+from .steplog import StepLog
+
+_FEW_SLOTS = 16
+_STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
+
+
+@dataclass
+class Totals:
+    """Sums over a lane's whole run; every field [L], lanes as given."""
+
+    steps: Floats
+    prefill_tokens: Floats
+    recomputed_tokens: Floats
+    peak_blocks: Floats  # 0 under unlimited memory
+    running_steps: Floats
+    block_steps: Floats  # 0 under unlimited memory
+    busy_s: Floats
+
+
+class Engine:
+    """A batch of lanes under one order of phases.
+
+    With `decode_beside_prefill` a loop is wake, grow, admit, prefill, leap, finish (mixed, chunked); without it is wake, admit,
+    prefill, grow, leap, finish: blocks are asked for only by steps that decode (prefill_first). Every loop moves every lane by as
+    many steps as it can take without a decision, so lanes are at different steps and times; none looks at another.
+
+    `ramps` comes from the block sizes that occur, `params.ramp` points into it. Requests of lane l are rows
+    `params.out[l] + request` of `outcome`.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        params: Params,
+        outcome: Outcome,
+        block_sizes: list[int],
+        *,
+        decode_beside_prefill: bool,
+        log: StepLog | None = None,
+    ) -> None:
+        lanes = params.n.size
+        most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
+        self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
+        self.decode_beside_prefill = decode_beside_prefill
+        # Facts about the whole batch, so that what nobody needs is not computed.
+        self.paged = bool((params.num_blocks < NO_LIMIT).any())
+        self.budgets = bool((params.budget < NO_LIMIT).any())
+        self.communicates = bool(params.coefficients[5:].any())
+        self.preempted = False  # whether a request was ever preempted
+        # Sums over the residues stay exact in float32 while they are below 2**24.
+        residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
+        self.ramps, ramp_begins = block_ramps(block_sizes, residue_type)
+        params.ramp = np.asarray(ramp_begins)[np.searchsorted(block_sizes, params.block_size)]
+        residues = max(block_sizes) if self.paged else 1
+        stack = most_running if self.paged else 0
+        self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
+        self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
+        self.state.free[:] = params.num_blocks
+        set_head(self, np.arange(lanes))
+        self._totals = np.full((7, lanes), np.nan)
+        self._position, self._loops = (0, 0.0), 0
+
+    def run(self) -> Totals:
+        """Advance until every lane has served all its requests."""
+        while self.advance():
+            pass
+        return self.totals()
+
+    def advance(self) -> bool:
+        """One loop over the phases; False when nothing is left to do. Afterwards every lane is between two steps."""
+        s, p = self.state, self.params
+        if self._wake():
+            return False
+        if self.paged:
+            s.free = np.where(s.tight, p.num_blocks - s.used - s.prefill_blocks, s.free)
+        if self.decode_beside_prefill:
+            if self.paged:
+                grow(self, (s.tight & (s.decoding > 0)).nonzero()[0])
+            admit(self)
+            prefill(self)
+        else:
+            admit(self)
+            prefill(self)
+            if self.paged:
+                decodes = s.tight & (s.decoding > 0) & (s.next_end > s.tick)
+                admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
+                grow(self, (decodes & ~admissible).nonzero()[0])
+        leap(self)
+        finish(self)
+        self._check_progress()
+        return True
+
+    def totals(self) -> Totals:
+        """Of the lanes that are done; NaN elsewhere."""
+        return Totals(*self._totals)
+
+    def make_room(self, slots: int) -> None:
+        """Have at least `slots` places for decoding requests in every lane."""
+        have = self.state.slot_end.shape[1]
+        if slots > have:
+            widen_slots(self.state, max(slots, 2 * have))
+
+    def _wake(self) -> bool:
+        """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
+        s = self.state
+        idle = (s.running == 0).nonzero()[0]
+        if not idle.size:
+            return s.running.size == 0
+        arrival = s.head_arrival[idle]
+        done = arrival == np.inf
+        asleep = (arrival > s.now[idle]) & ~done
+        lanes = idle[asleep]
+        s.idle_s[lanes] += arrival[asleep] - s.now[lanes]
+        s.now[lanes] = arrival[asleep]
+        retired = np.count_nonzero(done)
+        if 2 * retired >= s.running.size:
+            self._retire(idle[done])
+        return self.state.running.size == 0
+
+    def _retire(self, lanes: Ints) -> None:
+        s, p = self.state, self.params
+        paged = p.num_blocks[lanes] < NO_LIMIT
+        self._totals[:, p.lane[lanes]] = [
+            s.steps[lanes],
+            s.prefill_tokens[lanes],
+            s.recomputed_tokens[lanes],
+            np.where(paged, s.peak[lanes], 0),
+            s.running_steps[lanes],
+            np.where(paged, s.block_steps[lanes] + self._decode_block_steps(lanes), 0),
+            s.now[lanes] - s.idle_s[lanes],
+        ]
+        keep = np.ones(s.running.size, np.bool_)
+        keep[lanes] = False
+        compact(s, keep.nonzero()[0])
+        compact(p, keep.nonzero()[0])
+
+    def _decode_block_steps(self, lanes: Ints) -> Floats:
+        """Blocks held in the decode steps of all requests, summed: a step that decodes from a cache of t tokens holds
+        ceil(t / block_size), t = prompt + 1 ... prompt + output - 1, however often the request was preempted. (The token that a
+        repeated prefill emits is not decoded: prefill takes those blocks out again.)"""
+        p, t = self.params, self.traffic
+        rows, which = np.unique(np.stack([p.row[lanes], p.block_size[lanes], p.n[lanes]]), axis=1, return_inverse=True)
+        sums = np.zeros(rows.shape[1])
+        for index, (row, size, n) in enumerate(rows.T.tolist()):  # one per workload and block size, not per lane
+            requests = slice(row, row + n)
+            sums[index] = np.sum(_ceil_sum(t.total[requests] - 1, size) - _ceil_sum(t.prompt[requests], size))
+        return sums[which.ravel()]
+
+    def _check_progress(self) -> None:
+        """Fail loudly rather than loop for ever if the rules ever disagree with each other."""
+        self._loops += 1
+        if self._loops % _STALL:
+            return
+        position = (self.state.running.size, float(self.state.steps.sum()))
+        if position == self._position:
+            stuck = self.params.lane[self.state.running > 0]
+            raise RuntimeError(
+                f"no step in {_STALL} rounds of the engine; lanes {stuck[:5].tolist()} hold unfinished requests"
+            )
+        self._position = position
+
+
+def _ceil_sum(tokens: Floats, size: int) -> Floats:
+    """Sum of ceil(u / size) over u = 1 ... tokens."""
+    turns = np.floor(tokens / size)
+    return size * turns * (turns + 1) / 2 + (tokens - turns * size) * (turns + 1)
+
+
+def new_outcome(cells: int) -> Outcome:
+    """Outcome of `cells` requests, none of which has happened."""
+    times = [np.full(cells, np.nan) for _ in range(3)]
+    return Outcome(times[0], times[1], times[2], np.zeros(cells, np.int32))
+
+
+def prefix_sums(values: npt.NDArray[np.float64]) -> Floats:
+    """Exclusive sums along rows [W, N]: place i holds the sum before i; one place more than values, [W, N + 1]."""
+    out = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=out[:, 1:])
+    return out

@@ -1,0 +1,117 @@
+"""Phase *grow*: decoding requests take the blocks of the coming step; when there are too few, the youngest lose theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .blocks import blocks_for, demand
+from .queue import set_head
+from .state import NO_END, NOTHING_LEFT, Floats, Ints
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def grow(engine: Engine, lanes: Ints) -> None:
+    """Take the coming step's growth off `free` in `lanes`; preempt until none is missing.
+
+    Only lanes whose blocks are counted exactly need this: elsewhere `free` is a lower bound that already allows for growth.
+    Preempting the youngest until the survivors' demand fits ends as asking one by one does: a victim is never older than the
+    request that asks, so it has not grown in this step.
+    """
+    s = engine.state
+    if not lanes.size:
+        return
+    tick = s.tick[lanes].astype(np.int64)
+    free = s.free[lanes] - demand(engine, lanes, tick)
+    s.free[lanes] = free
+    short = (free < 0).nonzero()[0]
+    if not short.size:
+        return
+    engine.preempted = True
+    victims = lanes[short]
+    while victims.size:
+        _preempt_youngest(engine, victims)
+        victims = victims[s.free[victims] < 0]
+    # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see docs/scheduler.md.
+    set_head(engine, lanes[short])
+
+
+def _preempt_youngest(engine: Engine, lanes: Ints) -> None:
+    """Take the blocks of one request in each of `lanes`: a fresh prefill, else a repeated one, else a decoding request."""
+    s = engine.state
+    fresh = s.head[lanes] > s.first_prefill[lanes]
+    if fresh.any():
+        _preempt_fresh_prefill(engine, lanes[fresh])
+    again = ~fresh & (s.stack_size[lanes] > s.stack_waiting[lanes])
+    if again.any():
+        _preempt_repeated_prefill(engine, lanes[again])
+    decoding = ~(fresh | again)
+    if decoding.any():
+        _preempt_decoding(engine, lanes[decoding])
+
+
+def _release_prefill(engine: Engine, lanes: Ints, requests: Ints, blocks: Floats, last: Ints) -> None:
+    """Common to both kinds of prefill; `last` are the lanes in which the part-way one was hit: its progress is lost."""
+    s = engine.state
+    s.running[lanes] -= 1
+    s.prefill_blocks[lanes] -= blocks
+    s.free[lanes] += blocks
+    s.done[last] = 0
+    s.left[last] = NOTHING_LEFT
+    engine.outcome.preemptions[engine.params.out[lanes] + requests] += 1
+
+
+def _preempt_fresh_prefill(engine: Engine, lanes: Ints) -> None:
+    p, s = engine.params, engine.state
+    s.head[lanes] -= 1
+    request = s.head[lanes]
+    blocks = blocks_for(engine.traffic.prompt[p.row[lanes] + request], p.block_size[lanes])
+    alone = (request == s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
+    _release_prefill(engine, lanes, request, blocks, lanes[alone])
+
+
+def _preempt_repeated_prefill(engine: Engine, lanes: Ints) -> None:
+    p, s = engine.params, engine.state
+    place = s.stack_waiting[lanes]
+    request = s.stack_request[lanes, place].astype(np.int64)
+    blocks = blocks_for(s.stack_tokens[lanes, place].astype(np.float64), p.block_size[lanes])
+    s.stack_waiting[lanes] = place + 1
+    alone = place + 1 == s.stack_size[lanes]
+    _release_prefill(engine, lanes, request, blocks, lanes[alone])
+
+
+def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
+    p, s, t = engine.params, engine.state, engine.traffic
+    slots = s.slot_end.shape[1]
+    # Running requests are a prefix of the arrived ones: the youngest is the one that is served last.
+    slot = np.where(s.slot_end[lanes] < NO_END, s.slot_request[lanes], -1).argmax(axis=1)
+    place = lanes * slots + slot
+    request = s.slot_request.ravel()[place].astype(np.int64)
+    end = s.slot_end.ravel()[place].astype(np.float64)
+    total = t.total[p.row[lanes] + request]
+    tick = s.tick[lanes]
+    size = p.block_size[lanes]
+    tokens = total - (end - tick)
+    residue = (end + 1 - total).astype(np.int64) % size
+    asks = residue == tick.astype(np.int64) % size
+    blocks = blocks_for(tokens - 1, size)
+    s.slot_end.ravel()[place] = NO_END
+    s.decoding[lanes] -= 1
+    s.slot_order[lanes, s.decoding[lanes].astype(np.int64)] = slot
+    s.running[lanes] -= 1
+    s.context[lanes] -= tokens
+    s.growth[lanes, residue] -= 1
+    s.used[lanes] -= blocks
+    s.free[lanes] += blocks + asks
+    top = s.stack_size[lanes]
+    s.stack_request[lanes, top] = request
+    s.stack_tokens[lanes, top] = tokens
+    s.stack_size[lanes] = top + 1
+    s.stack_waiting[lanes] = top + 1
+    ends = s.slot_end[lanes]
+    s.next_slot[lanes] = ends.argmin(axis=1)
+    s.next_end[lanes] = ends.min(axis=1)
+    engine.outcome.preemptions[p.out[lanes] + request] += 1

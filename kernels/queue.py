@@ -1,0 +1,81 @@
+"""The waiting queue: a pointer into the order of service, and a stack of preempted requests in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import blocks_for
+from .state import Floats, Ints
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def set_head(engine: Engine, lanes: Ints) -> None:
+    """Look up arrival and blocks of the queue's head, after it changed."""
+    p, s, t = engine.params, engine.state, engine.traffic
+    place = p.row[lanes] + s.head[lanes]
+    s.head_arrival[lanes] = t.arrival[place] / p.rate[lanes]
+    if engine.paged:
+        s.head_blocks[lanes] = blocks_for(t.prompt[place], p.block_size[lanes])
+        if engine.preempted:
+            waiting = lanes[s.stack_waiting[lanes] > 0]
+            if waiting.size:
+                tokens = s.stack_tokens[waiting, s.stack_waiting[waiting] - 1].astype(np.float64)
+                s.head_arrival[waiting] = -np.inf
+                s.head_blocks[waiting] = blocks_for(tokens, p.block_size[waiting])
+
+
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Ranges first, first + 1, ... of `count` each, laid end to end: (index of the range, value). Both [sum of count]."""
+    if count.size and count.max() == 1 and count.min() == 1:
+        return np.arange(count.size), first
+    which = np.repeat(np.arange(count.size), count)
+    value = np.arange(which.size) + np.repeat(first - (np.cumsum(count) - count), count)
+    return which, value
+
+
+def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], npt.NDArray[np.bool_]]) -> Ints:
+    """The largest number that passes, per row, of tests that only turn from true to false as the number grows.
+
+    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some. Doubling steps, then halving ones: the
+    answer is mostly close to `good`.
+    """
+    good, bad = good.copy(), bad.copy()
+    stride = np.ones(good.size, np.int64)
+    rows = (good + 1 < bad).nonzero()[0]
+    while rows.size:
+        number = np.minimum(good[rows] + stride[rows], bad[rows] - 1)
+        ok = test(rows, number)
+        good[rows] = np.where(ok, number, good[rows])
+        bad[rows] = np.where(ok, bad[rows], number)
+        stride[rows] = np.where(ok, 2 * stride[rows], np.maximum((bad[rows] - good[rows]) // 2, 1))
+        rows = rows[good[rows] + 1 < bad[rows]]
+    return good
+
+
+def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floats) -> Ints:
+    """How many fresh requests from the head on join together: arrived, with blocks for them, and within the prefill batch.
+
+    The head itself is known to join. All [n] but `batch_tokens` [L], the tokens that the lane's prefill batch already has.
+    """
+    p, s, t = engine.params, engine.state, engine.traffic
+    row, block_row, head = p.row[lanes], p.block_row[lanes], s.head[lanes]
+
+    def test(rows: Ints, number: Ints) -> npt.NDArray[np.bool_]:
+        lane = lanes[rows]
+        begin = row[rows] + head[rows]
+        ok: npt.NDArray[np.bool_] = t.arrival[begin + number - 1] / p.rate[lane] <= s.now[lane]
+        if engine.paged:
+            block_begin = block_row[rows] + head[rows]
+            ok &= t.blocks_before[block_begin + number] - t.blocks_before[block_begin] <= s.free[lane]
+        if not engine.decode_beside_prefill:
+            tokens = t.prompts_before[begin + number] - t.prompts_before[begin]
+            ok &= batch_tokens[lane] + tokens <= p.max_tokens[lane]
+        return ok
+
+    return largest(np.ones(lanes.size, np.int64), most + 1, test)

@@ -1,0 +1,149 @@
+"""What the phases read and write: traffic (shared), parameters and state of the lanes, outcomes of the requests.
+
+Counters are float64 (exact below 2**53 and free of casts in the time formulas), indices are int64. Requests are known by their
+place in the order of service, (arrival, rid); a place behind the last request holds the sentinels named below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+NO_LIMIT = 2.0**52
+"""Token budget, or blocks, of a lane without a limit: finite, so that what is left of it can be compared."""
+NOTHING_LEFT = float("inf")
+"""Prompt tokens left of a prefill that does not exist: more than any budget."""
+NO_END = float(np.iinfo(np.int32).max)
+"""Tick at which a request that does not exist finishes."""
+
+@dataclass
+class Traffic:
+    """Requests of the workloads in order of service, and prefix sums over them; read-only, shared by lanes.
+
+    Rows of W workloads (or of W x block sizes) of N + 1 places each, flattened: lanes carry the offset of their row.
+    """
+
+    arrival: Floats  # [W (N+1)] at unit rate, in seconds; inf behind the last request
+    prompt: Floats  # [W (N+1)] prompt tokens
+    total: Floats  # [W (N+1)] prompt + output tokens
+    prompts_before: Floats  # [W (N+1)] sum of the prompt tokens of earlier requests
+    pairs_before: Floats  # [W (N+1)] sum of L (L + 1) / 2 over them: attention work of their prefills, in token pairs
+    blocks_before: Floats  # [W x block sizes (N+1)] sum of the blocks of their prompts
+
+
+@dataclass
+class Params:
+    """What does not change while a lane runs; every field [L] unless said."""
+
+    lane: Ints  # the lane's place in the batch as it was given
+    row: Ints  # offset of the lane's workload in Traffic
+    block_row: Ints  # offset of its workload and block size in Traffic.blocks_before
+    out: Ints  # offset of its row in Outcome
+    n: Ints  # requests
+    rate: Floats  # arrival = unit-rate arrival / rate
+    block_size: Ints  # 1 under unlimited memory
+    num_blocks: Floats  # NO_LIMIT under unlimited memory
+    ramp: Ints  # where the lane's block size begins in Engine.ramps
+    max_running: Floats
+    budget: Floats  # tokens a step, NO_LIMIT without one
+    max_tokens: Floats  # prompt tokens a prefill batch (prefill_first)
+    coefficients: Floats  # [9, L] rows of steptime.StepCoefficients
+
+
+@dataclass
+class State:
+    """What changes. A decoding request sits in a slot that knows only the tick at which it finishes: the tokens that it has
+    emitted are output - (end - tick), so that a decode step writes nothing per request.
+
+    Running requests in order of admission are decoding ones, then requests in prefill, of which only the oldest can be part-way.
+    Requests in prefill are first the preempted ones that were admitted again, stack[waiting : size] from the top down, then fresh
+    ones, first_prefill <= request < head. The queue is stack[:waiting] from the top down, then head, head + 1, ... Only preempted
+    requests that had emitted tokens are on the stack; a fresh one is preempted by moving head back.
+    """
+
+    now: Floats  # [L] seconds
+    tick: Floats  # [L] decode steps so far
+    steps: Floats  # [L] steps that were not idle
+    running: Floats  # [L] requests admitted and not finished
+    decoding: Floats  # [L] of those, past their prefill
+    context: Floats  # [L] tokens in the cache of decoding requests, the newest counted
+    next_end: Floats  # [L] smallest end of its slots, NO_END without any
+    next_slot: Ints  # [L] the slot of next_end
+    free: Floats  # [L] free blocks after the coming step's growth: exact in tight lanes, elsewhere a lower bound
+    used: Floats  # [L] blocks of decoding requests, valid in tight lanes
+    tight: Bools  # [L] lanes whose blocks must be counted exactly
+    peak: Floats  # [L] most blocks held so far
+    prefill_blocks: Floats  # [L] blocks of requests in prefill
+    head: Ints  # [L] first request never admitted (or preempted before its first token)
+    head_arrival: Floats  # [L] arrival of the queue's head: -inf for a preempted one, inf for an empty queue
+    head_blocks: Floats  # [L] blocks that the queue's head needs
+    first_prefill: Ints  # [L] oldest fresh request in prefill
+    done: Floats  # [L] tokens processed of the oldest prefill
+    left: Floats  # [L] tokens left of it, NOTHING_LEFT without one
+    stack_size: Ints  # [L] preempted requests that have not come back to decoding
+    stack_waiting: Ints  # [L] of those, not admitted again
+    high_water: Ints  # [L] largest head so far: earlier fresh requests may have been preempted
+    idle_s: Floats  # [L]
+    prefill_tokens: Floats  # [L]
+    recomputed_tokens: Floats  # [L]
+    running_steps: Floats  # [L] running requests summed over steps
+    block_steps: Floats  # [L] blocks held in steps in which their request did not decode, see engine.block_steps
+    slot_end: Int32s  # [L, M] tick at which the slot's request finishes, NO_END in a free slot
+    slot_request: Int32s  # [L, M]
+    slot_order: Int32s  # [L, M] slots; those from place `decoding` on are free
+    stack_request: Int32s  # [L, S]
+    stack_tokens: Int32s  # [L, S] prompt + emitted tokens: what must be processed again
+    growth: npt.NDArray[np.floating]  # [L, B] decoding requests that need a block at ticks = b modulo the block size
+
+
+@dataclass
+class Outcome:
+    """Per request, rows of all lanes flattened: it stays in place when lanes leave the batch. NaN: has not happened."""
+
+    first_token_s: Floats  # [L N]
+    finish_s: Floats  # [L N]
+    admitted_s: Floats  # [L N] beginning of the step that first admitted it
+    preemptions: Int32s  # [L N]
+
+
+def new_state(lanes: int, slots: int, stack: int, residues: int, growth_type: type[np.floating]) -> State:
+    """State of lanes that have not begun, slots [lanes, slots]."""
+    values: dict[str, npt.NDArray[np.generic]] = {}
+    shapes = {"slot": slots, "stack": stack}
+    for field in fields(State):
+        if field.type == "Int32s":
+            values[field.name] = np.zeros((lanes, shapes[field.name.split("_")[0]]), np.int32)
+        elif field.name == "growth":
+            values[field.name] = np.zeros((lanes, residues), growth_type)
+        else:
+            dtype = {"Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}[str(field.type)]
+            values[field.name] = np.zeros(lanes, dtype)
+    state = State(**values)  # type: ignore[arg-type]
+    state.slot_end[:] = NO_END
+    state.slot_order[:] = np.arange(slots)
+    state.next_end[:] = NO_END
+    state.left[:] = NOTHING_LEFT
+    return state
+
+
+def widen_slots(state: State, slots: int) -> None:
+    """Give every lane room for `slots` decoding requests."""
+    lanes, old = state.slot_end.shape
+    more = np.zeros((lanes, slots - old), np.int32)
+    state.slot_end = np.concatenate([state.slot_end, more + np.int32(NO_END)], axis=1)
+    state.slot_request = np.concatenate([state.slot_request, more], axis=1)
+    state.slot_order = np.concatenate([state.slot_order, more + np.arange(old, slots, dtype=np.int32)], axis=1)
+
+
+def compact(record: Params | State, keep: Ints) -> None:
+    """Slice every array of a record to the lanes `keep`."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        setattr(record, field.name, value[:, keep] if field.name == "coefficients" else value[keep])

@@ -1,0 +1,86 @@
+"""The step-by-step log of chosen lanes: leaps written out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import demand, held
+from .state import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+COLUMNS = ("start_s", "end_s", "running", "emitted", "tokens", "blocks_used")
+
+
+class StepLog:
+    """One row a step that is not idle, for the lanes in `wanted` [L of the batch as given]."""
+
+    def __init__(self, wanted: Bools) -> None:
+        self.wanted = wanted
+        self._parts: list[tuple[Ints, tuple[npt.NDArray[np.generic], ...]]] = []
+
+    def columns(self, lane: int) -> dict[str, npt.NDArray[np.generic]]:
+        """Columns of one lane, as given, each [steps]: times in seconds, the other values whole numbers."""
+        rows: list[list[npt.NDArray[np.generic]]] = [[] for _ in COLUMNS]
+        for lanes, values in self._parts:
+            mine = lanes == lane
+            for column, value in zip(rows, values, strict=True):
+                column.append(value[mine])
+        types = [np.float64, np.float64, np.int64, np.int64, np.int64, np.int64]
+        return {
+            name: np.concatenate([np.zeros(0), *column]).astype(dtype)
+            for name, column, dtype in zip(COLUMNS, rows, types, strict=True)
+        }
+
+    def prefill_step(
+        self,
+        engine: Engine,
+        lanes: Ints,
+        begin: Floats,
+        end: Floats,
+        emitted: Floats,
+        tokens: Floats,
+        prefill_blocks: Floats,
+    ) -> None:
+        """Called before the state moves on. All [n]."""
+        s = engine.state
+        mine = self.wanted[engine.params.lane[lanes]].nonzero()[0]
+        if not mine.size:
+            return
+        lane = lanes[mine]
+        blocks = prefill_blocks[mine]
+        if engine.paged:
+            tick = s.tick[lane].astype(np.int64)
+            blocks = blocks + held(engine, lane, s.context[lane], tick)
+            if engine.decode_beside_prefill:
+                blocks = blocks + demand(engine, lane, tick)
+        columns = (begin[mine], end[mine], s.running[lane], emitted[mine], tokens[mine], blocks)
+        self._parts.append((engine.params.lane[lane], columns))
+
+    def leap(self, engine: Engine, steps: Floats, a: Floats, slope: Floats, piece: Floats | float) -> None:
+        """Called before the state moves on. All [L]."""
+        s = engine.state
+        lanes = (self.wanted[engine.params.lane] & (steps > 0)).nonzero()[0]
+        if not lanes.size:
+            return
+        count = steps[lanes].astype(np.int64)
+        lane = np.repeat(lanes, count)
+        first = np.repeat(np.cumsum(count) - count, count)
+        step = (np.arange(lane.size) - first).astype(np.float64)
+        begin = s.now[lane] + step * a[lane] + slope[lane] * (step * (step - 1) / 2)
+        following = step + 1
+        end = s.now[lane] + following * a[lane] + slope[lane] * (following * step / 2)
+        blocks = np.zeros(lane.size)
+        if engine.paged:
+            tick = s.tick[lane].astype(np.int64) + step.astype(np.int64)
+            grown = np.cumsum(demand(engine, lane, tick))
+            at_first = grown[first] - demand(engine, lane, tick)[first]
+            start = held(engine, lanes, s.context[lanes], s.tick[lanes].astype(np.int64)) + s.prefill_blocks[lanes]
+            blocks = np.repeat(start, count) + grown - at_first
+        tokens = s.decoding[lane] + np.broadcast_to(piece, s.now.shape)[lane]
+        columns = (begin, end, s.running[lane], s.decoding[lane], tokens, blocks)
+        self._parts.append((engine.params.lane[lane], columns))

@@ -1,0 +1,53 @@
+"""Checks of single arguments: each returns the value in a plain Python type, or says what is allowed."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+
+def whole(name: str, value: Any, at_least: int) -> int:
+    """An integer (NumPy's too, but no bool) of at least `at_least`; otherwise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least {at_least}")
+    return int(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A positive finite number; otherwise ValueError."""
+    if not _finite(value) or value <= 0:
+        raise ValueError(f"{name}={value!r}: must be a positive finite number")
+    return float(value)
+
+
+def not_negative(name: str, value: Any) -> float:
+    """A finite number of at least 0; otherwise ValueError."""
+    if not _finite(value) or value < 0:
+        raise ValueError(f"{name}={value!r}: must be a finite number of at least 0")
+    return float(value)
+
+
+def efficiency(name: str, value: Any) -> float:
+    """A number in (0, 1]; otherwise ValueError."""
+    if not _finite(value) or not 0 < value <= 1:
+        raise ValueError(f"{name}={value!r}: must be above 0 and at most 1")
+    return float(value)
+
+
+def share(name: str, value: Any) -> float:
+    """A number in [0, 1); otherwise ValueError."""
+    if not _finite(value) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r}: must be at least 0 and below 1")
+    return float(value)
+
+
+def text(name: str, value: Any) -> str:
+    """A string that is not empty; otherwise ValueError."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}: must be a string that is not empty")
+    return value
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)

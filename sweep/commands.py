@@ -1,0 +1,173 @@
+"""The command `servesweep`. Each command imports what it needs when it runs, so that --help and --version are quick."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_FAILED_CELLS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    0 done; 1 unexpected error; 2 wrong usage or experiment; 3 some cells failed; 130 interrupted.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as interrupt:
+        _say(str(interrupt) or "interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of stdout has gone, which is no error
+        sys.stderr.close()
+        return EXIT_OK
+    except Exception as error:
+        if options.debug:
+            raise
+        from .config import ConfigError
+
+        if isinstance(error, ConfigError):
+            _say(str(error))
+            if len(error.problems) > 1:
+                _say(f"{len(error.problems)} errors; nothing was run")
+            return EXIT_USAGE
+        _say(f"unexpected error, {type(error).__name__}: {error} (--debug shows where)")
+        return EXIT_UNEXPECTED
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .experiment_file import load_experiment
+    from .plan import expand
+
+    experiment = load_experiment(
+        options.config, trace=options.trace, settings=options.set, requests=options.requests, steps=options.steps
+    )
+    plan = expand(experiment)
+    if options.dry_run:
+        return _dry_run(plan, options)
+
+    from .reporting import best_by_policy, best_json, print_best, slo_words, verdict, workload_texts, workloads_text
+    from .runner import run_plan
+
+    if not options.quiet:
+        _say(workloads_text(workload_texts(plan)))
+    run = run_plan(plan, workers=options.workers, out=options.out, progress=not options.quiet)
+    best = best_by_policy(run.df)
+    line = verdict(best, slo_words(run.df))
+    if options.json:
+        _print_json(
+            {
+                "name": experiment.name,
+                "directory": str(run.directory),
+                **run.counts,
+                "wall_s": round(run.wall_s, 2),
+                "best": best_json(best),
+                "verdict": line,
+            }
+        )
+    else:
+        print_best(best)
+        print(line)
+    if not options.quiet:
+        parts = [f"{count:,} {name}" for name, count in run.counts.items() if count and name != "ok"]
+        _say(f"{', '.join(parts)}; {run.wall_s:.1f} s; tables in {run.directory}")
+    if run.counts["failed"]:
+        reasons = run.failed["error"].value_counts()
+        for reason, count in reasons.head(5).items():
+            _say(f"{count:,} failed: {str(reason).partition(chr(10))[0]}")
+        return EXIT_FAILED_CELLS
+    return EXIT_OK
+
+
+def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
+    from .batches import estimate, make_batches
+    from .reporting import plan_json, plan_text
+    from .runner import choose_workers
+
+    workers = choose_workers(plan, options.workers)
+    facts = plan_json(plan, estimate(plan, make_batches(plan, plan.feasible, workers), workers), workers)
+    if options.json:
+        _print_json(facts)
+    else:
+        print(plan_text(facts))
+    return EXIT_OK
+
+
+def _print_json(content: dict[str, object]) -> None:
+    import json
+
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _say(text: str) -> None:
+    """To people: stdout is for data."""
+    print(text, file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="servesweep", description="Simulate LLM serving, thousands of configurations at once."
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="simulate every cell of an experiment and write its tables",
+        description="Simulate every cell of an experiment and write results/<name>/cells.parquet, a row a cell.",
+        epilog="Exit codes: 0 done, 1 unexpected, 2 wrong usage or experiment, 3 some cells failed, 130 interrupted.",
+    )
+    run.add_argument(
+        "config", metavar="CONFIG", help="a TOML file, or the name of a ready experiment such as quickstart"
+    )
+    run.add_argument("--out", metavar="DIR", help="directory of the run (default: results/<name>)")
+    run.add_argument("--trace", metavar="FILE", help="serve the requests of this trace instead of the experiment's own")
+    run.add_argument(
+        "--workers", metavar="N", type=_workers, help="processes (default: one for each core, fewer for small sweeps)"
+    )
+    run.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="replace one key of the experiment, such as policy=mixed or slo.ttft_ms=[200,500]; may be repeated",
+    )
+    for table, what in (("requests", "a row a request"), ("steps", "a row a step")):
+        run.add_argument(
+            f"--{table}",
+            metavar="CELLS",
+            help=f"write {table}.parquet, {what}, for these cells: all, cell ids, or policy=chunked,block_size=16",
+        )
+    run.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
+    run.add_argument("--json", action="store_true", help="print JSON on stdout instead of text")
+    run.add_argument("--quiet", action="store_true", help="print nothing on stderr but errors")
+    run.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    run.set_defaults(command=_run)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"servesweep {version('servesweep')}")
+        parser.exit()
+
+
+def _workers(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count}: must be at least 1")
+    return count

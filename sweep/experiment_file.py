@@ -1,0 +1,381 @@
+"""Read an experiment: TOML text or tables in, a checked `Experiment` or all that is wrong with it out."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .config import (
+    TABLES,
+    TRACE_COLUMNS,
+    ConfigError,
+    Experiment,
+    Key,
+    WorkloadTable,
+    in_use,
+    key_names,
+    key_of,
+    nearest,
+)
+from .toml_lines import key_lines, line_of
+from .workloads import LognormalLen, lognormal_len
+
+_RANGE_KEYS = ("from", "to", "count", "spacing")
+_LENGTH_KEYS = ("mean", "sigma", "lo", "hi")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def load_experiment(
+    config: str | Path | Mapping[str, Any] | Experiment,
+    *,
+    trace: str | Path | None = None,
+    settings: Sequence[str] = (),
+    requests: str | None = None,
+    steps: str | None = None,
+) -> Experiment:
+    """Read and check an experiment.
+
+    config    a TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`
+    trace     a trace file that takes the place of the experiment's own workload; its request rates stay
+    settings  "key=value" texts that replace single keys; the value is TOML, a bare word is a string, and no value
+              removes the key
+    requests, steps    take the place of the keys of [output]
+
+    ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
+    """
+    if isinstance(config, Experiment):
+        config = {**config.tables(), **_with_path(config)}
+    if isinstance(config, Mapping):
+        tables: dict[str, Any] = {
+            key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()
+        }
+        reader = _Reader("config", {}, Path())
+    else:
+        file, text = _read(config)
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError([_syntax_problem(str(config), str(error))]) from None
+        tables.setdefault("name", file.stem)
+        reader = _Reader(str(config), key_lines(text), file.parent)
+    for setting in settings:
+        reader.set(tables, setting)
+    for key, selection in (("requests", requests), ("steps", steps)):
+        if selection is not None and isinstance(tables.setdefault("output", {}), dict):
+            tables["output"][key] = selection
+            reader.places["output", key] = f"--{key}"
+    if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
+        tables["workload"] = _on_trace(tables["workload"], trace)
+        reader.places["workload", "path"] = "--trace"
+    return reader.experiment(tables)
+
+
+def ready_experiments() -> list[str]:
+    """Names of the experiments that come with the package."""
+    files = [file for file in resources.files("servesweep.configs").iterdir() if file.name.endswith(".toml")]
+    # The catalogue lies in the same folder; only an experiment has an instance.
+    return sorted(f.name.removesuffix(".toml") for f in files if "\n[instance]" in f.read_text(encoding="utf-8"))
+
+
+def _read(config: str | Path) -> tuple[Path, str]:
+    """Path and text of a file, or of the ready experiment of that name."""
+    file = Path(config)
+    ready = ready_experiments()
+    if not file.exists() and str(config) in ready:
+        file = Path(str(resources.files("servesweep.configs") / f"{config}.toml"))
+    try:
+        return file, file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        close = difflib.get_close_matches(file.stem, ready, n=1)
+        hint = f' Did you mean "{close[0]}"?' if close else ""
+        raise ConfigError([f"{config}: no such file or ready experiment.{hint} Ready: {', '.join(ready)}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{config}: not UTF-8 text: {error.reason} at byte {error.start}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{config}: cannot be read: {error.strerror}"]) from None
+
+
+def _syntax_problem(source: str, error: str) -> str:
+    """tomllib's message with its line in front."""
+    found = re.search(r" \(at line (\d+), column (\d+)\)$", error)
+    if found is None:
+        return f"{source}: TOML syntax: {error}"
+    return f"{source}:{found[1]}: TOML syntax: {error[: found.start()]} at column {found[2]}"
+
+
+def _on_trace(workload: Mapping[str, Any], trace: str | Path) -> dict[str, Any]:
+    """A [workload] table moved to another trace: rates, sizes and seeds stay, what describes the old requests goes."""
+    is_trace = workload.get("kind") == "trace"
+    kept = {
+        key: value
+        for key, value in workload.items()
+        if key not in key_names(WorkloadTable)  # misspelt keys are still reported
+        or key in ("request_rate_rps", "n_requests")
+        or (key in ("seed", "spread_s") and "spread_s" in workload)
+        or (is_trace and key in ("columns", "start_s", "end_s", "on_bad"))
+    }
+    return {**kept, "kind": "trace", "path": str(Path(trace).absolute())}
+
+
+def _with_path(experiment: Experiment) -> dict[str, Any]:
+    """The [workload] table of an experiment with the full path of its trace."""
+    path = experiment.workload.path
+    return {} if path is None else {"workload": {**experiment.tables()["workload"], "path": str(path.absolute())}}
+
+
+class _Reader:
+    """Checks tables against the keys of `config` and collects problems instead of stopping at the first."""
+
+    def __init__(self, source: str, lines: dict[tuple[str, ...], int], folder: Path) -> None:
+        self.source = source
+        self.lines = lines
+        self.folder = folder  # relative paths in the file start here
+        self.places: dict[tuple[str, ...], str] = {}  # keys that came from the command line
+        self.problems: list[tuple[int, str]] = []  # line (0 where there is none) and text
+        self.failed: set[tuple[str, ...]] = set()  # tables and keys that have a problem
+
+    def problem(self, path: tuple[str, ...], message: str) -> None:
+        self.failed.add(path[:2])
+        line = 0 if path in self.places else line_of(self.lines, path) or 0
+        place = self.places.get(path) or (f"{self.source}:{line}" if line else self.source)
+        self.problems.append((line, f"{place}: {'.'.join(path)}{message}"))
+
+    def sound(self, table: str, *keys: str) -> bool:
+        """Whether checks that look at these keys make sense: none of them has a problem already."""
+        return not self.failed & {(table,), *((table, key) for key in keys)}
+
+    def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
+        self.problem(path, f" = {_toml(value)}: {allowed}")
+
+    def set(self, tables: dict[str, Any], setting: str) -> None:
+        """Apply one "key=value"; the key may leave out its table."""
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        path = tuple(key.split("."))
+        if len(path) == 1 and key != "name":
+            path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
+        if not equals or len(path) > 2 or path[0] not in ("name", *TABLES):
+            known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
+            self.problems.append((0, f"--set {setting}: must be key=value with a known key{nearest(path[-1], known)}"))
+            return
+        try:
+            value = tomllib.loads(f"value = {text}")["value"] if text else None
+        except tomllib.TOMLDecodeError:
+            value = text
+        table = tables if len(path) == 1 else tables.setdefault(path[0], {})
+        self.places[path] = "--set"
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
+
+    def experiment(self, tables: dict[str, Any]) -> Experiment:
+        for key in tables.keys() - {"name", *TABLES}:
+            kind = "table" if isinstance(tables[key], Mapping) else "key"
+            self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES])}")
+        name = tables.get("name", "experiment")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            self.wrong(
+                ("name",), name, "must be a string of letters, digits, dots, dashes and underscores: it names a folder"
+            )
+        read = {table: self.table(table, tables.get(table, {})) for table in TABLES}
+        self.across(read, tables)
+        if self.problems:
+            raise ConfigError([text for _, text in sorted(self.problems, key=lambda problem: problem[0])])
+        return Experiment(name=name, source=self.source, **read)
+
+    def table(self, table: str, entries: Any) -> Any:
+        """One table as its dataclass. A value that is wrong is left at the default, so that other checks can go on."""
+        keys = TABLES[table]
+        if not isinstance(entries, Mapping):
+            self.wrong((table,), entries, "must be a table")
+            return keys()
+        for name in entries.keys() - set(key_names(keys)):
+            self.problem((table, name), f": unknown key{_nearest_key(name, key_names(keys))}")
+        values: dict[str, Any] = {}
+        for name in key_names(keys):
+            if name in entries:
+                before = len(self.problems)
+                value = self.value((table, name), entries[name], key_of(keys, name))
+                if len(self.problems) == before:
+                    values[name] = value
+            elif name in ("model", "chip", "request_rate_rps"):
+                self.problem((table, name), " is missing: must be given")
+        if table == "scheduler" and "memory" not in entries and {"block_size", "num_blocks"} & entries.keys():
+            values["memory"] = ("paged",)
+        if table == "workload" and values.get("kind") == "trace":
+            values.setdefault("n_requests", (None,))
+            if "spread_s" not in entries:
+                values.setdefault("seed", (None,))
+        made = keys(**values)
+        for name in values.keys() & entries.keys():
+            needs = key_of(keys, name).needs
+            if needs and self.sound(table, needs.key, "kind") and not in_use(made, name):
+                self.wrong((table, name), entries[name], f"has no effect without {needs.words}: remove it")
+        return made
+
+    def value(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
+        """A value or, for an axis, the tuple of its values."""
+        value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's arrays and numbers, from Python
+        if not key.axis:
+            return self.scalar(path, value, key)
+        if key.ranged and isinstance(value, Mapping):
+            value = self.range(path, value)
+        items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            self.wrong(path, value, "must hold at least one value")
+        read = [self.scalar(path, item, key) for item in items]
+        for at, item in enumerate(read):
+            if item is not None and item in read[:at]:
+                self.wrong(path, items[at], "is given twice")
+        return tuple(read)
+
+    def scalar(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
+        if key.kind is dict:
+            return self.columns(path, value)
+        if key.kind is LognormalLen and isinstance(value, Mapping):
+            return self.length(path, value)
+        if key.kind is float and key.names is not None and value in key.names:
+            return value
+        if key.kind is str:
+            if not isinstance(value, str) or not value:
+                self.wrong(path, value, "must be a string that is not empty")
+            elif key.names is not None and value not in key.names:
+                self.wrong(path, value, f"is unknown{nearest(value, key.names)}")
+            elif key.lookup is not None:
+                try:
+                    key.lookup(value)
+                except ValueError as error:
+                    self.wrong(path, value, str(error).partition(": ")[2])
+            return (self.folder / value) if path == ("workload", "path") and isinstance(value, str) else value
+        number = int | float if key.kind is float else int
+        finite = isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value)
+        within = finite and (
+            (key.lowest is None or value >= key.lowest)
+            and (key.highest is None or value <= key.highest)
+            and (key.above is None or value > key.above)
+            and (key.below is None or value < key.below)
+        )
+        if not within:
+            self.wrong(path, value, f"must be {_words(key)}")
+            return None
+        return float(value) if key.kind is float else value
+
+    def range(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> list[float]:
+        """The list that {from, to, count, spacing} stands for, at four significant digits between its ends."""
+        before = len(self.problems)
+        for name in entries.keys() - set(_RANGE_KEYS):
+            self.problem((*path, name), f": unknown key{nearest(name, list(_RANGE_KEYS))}")
+        missing = [name for name in ("from", "to", "count") if name not in entries]
+        if missing:
+            self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
+            return [1.0]
+        first, last = (self.scalar((*path, end), entries.get(end), Key(float, above=0)) for end in ("from", "to"))
+        count = self.scalar((*path, "count"), entries.get("count"), Key(int, lowest=2, highest=100_000))
+        spacing = self.scalar((*path, "spacing"), entries.get("spacing", "log"), Key(str, names=("log", "linear")))
+        if len(self.problems) == before and first >= last:
+            self.wrong((*path, "to"), entries["to"], f"must be above from = {first}")
+        if len(self.problems) > before:
+            return [1.0]
+        shares = [step / (count - 1) for step in range(1, count - 1)]
+        between = [first * (last / first) ** s if spacing == "log" else first + (last - first) * s for s in shares]
+        return [first, *(float(f"{value:.4g}") for value in between), last]
+
+    def length(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> LognormalLen | None:
+        unknown = entries.keys() - set(_LENGTH_KEYS)
+        for name in unknown:
+            self.problem((*path, name), f": unknown key{nearest(name, list(_LENGTH_KEYS))}")
+        missing = [name for name in _LENGTH_KEYS if name not in entries]
+        if missing and not unknown:
+            self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
+        if unknown or missing:
+            return None
+        try:
+            return lognormal_len(**entries)
+        except ValueError as error:
+            self.problem(path, f": {error}")
+            return None
+
+    def columns(self, path: tuple[str, ...], entries: Any) -> dict[str, str]:
+        if not isinstance(entries, Mapping) or not entries:
+            self.wrong(path, entries, "must be a table of the file's names for its columns")
+            return {}
+        for name, value in entries.items():
+            if name not in TRACE_COLUMNS:
+                self.problem((*path, name), f": unknown column{nearest(name, TRACE_COLUMNS)}")
+            elif not isinstance(value, str) or not value:
+                self.wrong((*path, name), value, "must be a string that is not empty")
+        return dict(entries)
+
+    def across(self, read: dict[str, Any], tables: dict[str, Any]) -> None:
+        """Checks that look at several keys at once."""
+        workload, scheduler, slo = read["workload"], read["scheduler"], read["slo"]
+        if workload.kind == "synthetic" and self.sound("workload", "kind"):
+            for name in ("prompt", "output"):
+                if getattr(workload, name) is None and self.sound("workload", name):
+                    self.problem(("workload", name), ' is missing: kind = "synthetic" needs a length for it')
+        if workload.kind == "trace" and self.sound("workload", "path"):
+            if workload.path is None:
+                self.problem(("workload", "path"), ' is missing: kind = "trace" needs a file, here or by --trace')
+            elif not workload.path.is_file():
+                self.wrong(("workload", "path"), str(workload.path), "no such file")
+        if workload.kind == "trace" and self.sound("workload", "start_s", "end_s", "spread_s"):
+            if workload.spread_s is None and "seed" in tables["workload"]:
+                self.wrong(
+                    ("workload", "seed"), tables["workload"]["seed"], "has no effect without spread_s: remove it"
+                )
+            if None not in (workload.start_s, workload.end_s) and workload.start_s >= workload.end_s:
+                self.wrong(("workload", "end_s"), workload.end_s, f"must be above start_s = {workload.start_s:g}")
+        if "chunked" in scheduler.policy and self.sound("scheduler", "policy", "token_budget", "max_running"):
+            budget, running = min(scheduler.token_budget), max(scheduler.max_running)
+            if budget < running:
+                allowed = f"must be at least max_running = {running}, a token for each running request"
+                self.wrong(("scheduler", "token_budget"), budget, allowed)
+        if self.sound("slo", "warmup", "cooldown") and slo.warmup + slo.cooldown >= 1:
+            self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
+
+
+def _words(key: Key) -> str:
+    """The numbers that a key allows, in words."""
+    kind = "an integer" if key.kind is int or key.kind is LognormalLen else "a finite number"
+    limits = [
+        f"{words} {limit:g}"
+        for words, limit in (
+            ("of at least", key.lowest),
+            ("above", key.above),
+            ("at most", key.highest),
+            ("below", key.below),
+        )
+        if limit is not None
+    ]
+    other = ", or a table of mean, sigma, lo and hi" if key.kind is LognormalLen else ""
+    if key.names is not None:
+        other = f" or {', '.join(map(_toml, key.names))}"
+    return f"{kind} {' and '.join(limits)}".strip() + other
+
+
+def _nearest_key(name: str, known: Sequence[str]) -> str:
+    """`nearest` for a key, which may also have been meant for another table."""
+    keys = {key: table for table, keys in TABLES.items() for key in key_names(keys)}
+    close = difflib.get_close_matches(name, keys, n=1, cutoff=0.75)
+    if close and not difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+        return f'; did you mean "{close[0]}" in [{keys[close[0]]}]?'
+    return nearest(name, known)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return "nothing" if value is None else str(value)

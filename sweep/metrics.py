@@ -1,0 +1,349 @@
+"""Measures of a run: SLO attainment, goodput, throughput, latency percentiles, memory and batch figures.
+
+`measures` works on many lanes at once; `attainment` and `percentile` are the same code on one result.
+Letters: L lanes, N requests of the longest workload, R lanes of one chunk.
+Every definition is in docs/measures.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .windows import Window, ratio, row_means, row_percentiles
+
+if TYPE_CHECKING:
+    from .results import Result
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+LATENCIES = ("ttft", "tpot", "e2e", "queue_delay")
+PERCENTILES = (50, 90, 95, 99)
+MEASURES = (
+    "attainment",
+    "attainment_requests",
+    "ttft_attainment",
+    "tpot_attainment",
+    "request_goodput_rps",
+    "request_throughput_rps",
+    "output_throughput_tps",
+    "total_throughput_tps",
+    "request_throughput_per_gpu_rps",
+    "output_throughput_per_gpu_tps",
+    "duration_s",
+    *(f"{name}_{which}_s" for name in LATENCIES for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
+    "preemptions",
+    "recomputed_tokens",
+    "prefill_tokens",
+    "kv_utilization_mean",
+    "kv_utilization_peak",
+    "peak_blocks",
+    "batch_size_mean",
+    "steps",
+    "utilization",
+    "finished",
+    "rejected",
+)
+
+_CHUNK_ELEMENTS = 1 << 17  # lanes x requests looked at in one go: temporaries of 1 MB stay in the cache
+
+
+class LaneArrays(Protocol):
+    """The outcome of many lanes. A row holds a lane's requests in the order of its workload, then padding.
+
+    Times are NaN in padding, and where a request never got that far; arrivals are known for every request.
+    """
+
+    n_requests: IntArray  # [L]
+    arrival_s: FloatArray  # [L, N]
+    first_token_s: FloatArray  # [L, N]
+    finish_s: FloatArray  # [L, N]
+    admitted_s: FloatArray  # [L, N]
+    prompt_tokens: IntArray  # [L, N], 0 in padding
+    output_tokens: IntArray  # [L, N], 0 in padding
+    preemptions: IntArray  # [L, N], 0 in padding
+    rejected: BoolArray  # [L, N], False in padding
+    steps: IntArray  # [L]
+    prefill_tokens: IntArray  # [L]
+    recomputed_tokens: IntArray  # [L]
+    peak_blocks: IntArray  # [L]
+    num_blocks: FloatArray  # [L], NaN: unlimited memory
+    running_steps: FloatArray  # [L]
+    block_steps: FloatArray  # [L]
+    busy_s: FloatArray  # [L]
+
+
+def one_lane(result: Result) -> LaneArrays:
+    """A result seen as a batch of one lane; the arrays are views."""
+    columns = {
+        name: np.asarray(getattr(result, name))[None] for name in LaneArrays.__annotations__ if name != "n_requests"
+    }
+    return cast(LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), **columns))
+
+
+def _lanes_of(results: LaneArrays, rows: slice) -> LaneArrays:
+    return cast(
+        LaneArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in LaneArrays.__annotations__})
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- public measures
+
+
+def attainment(
+    result: Result,
+    ttft_slo: float | None = None,
+    tpot_slo: float | None = None,
+    warmup: float = 0.2,
+    cooldown: float = 0.2,
+) -> float:
+    """The share of the window's requests that meet every SLO given: TTFT <= ttft_slo and TPOT <= tpot_slo.
+
+    Args:
+        result: a run.
+        ttft_slo, tpot_slo: seconds; None is not checked. A missing time does not meet an SLO, and a rejected request
+            meets nothing, even when nothing is checked.
+        warmup, cooldown: shares of the n requests, in arrival order, that are dropped at the start, int(n * warmup),
+            and at the end, int(n * cooldown). What is left is the window.
+
+    Returns:
+        A share in [0, 1]; NaN when the window is empty.
+
+    Raises:
+        ValueError: a negative SLO, or a share outside [0, 1).
+    """
+    for name, limit in (("ttft_slo", ttft_slo), ("tpot_slo", tpot_slo)):
+        if limit is not None and math.isnan(limit):
+            raise ValueError(f"{name} is {limit}, but must be seconds, at least 0, or None for no check")
+    ttft_limit, tpot_limit = _slo("ttft_slo", ttft_slo, 1), _slo("tpot_slo", tpot_slo, 1)
+    _check_shares(warmup, cooldown)
+    lanes = one_lane(result)
+    window = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown)
+    met = _meets(lanes, ttft_limit, tpot_limit)[2]
+    return float(ratio(window.count(met), window.size)[0])
+
+
+def percentile(result: Result, name: str, q: float, warmup: float = 0.2, cooldown: float = 0.2) -> float:
+    """The q-th percentile, in seconds, of a latency over the window's requests that have it.
+
+    NumPy's linear interpolation, to the last bit. The window is that of `attainment`.
+
+    Args:
+        result: a run.
+        name: "ttft", "tpot", "e2e" or "queue_delay".
+        q: 0 to 100.
+
+    Returns:
+        Seconds; NaN when no request of the window has the value.
+
+    Raises:
+        ValueError: an unknown name, q outside [0, 100], or a share outside [0, 1).
+    """
+    if name not in LATENCIES:
+        raise ValueError(f"name is {name!r}, but must be one of {', '.join(LATENCIES)}")
+    if not 0 <= q <= 100:
+        raise ValueError(f"q is {q!r}, but must be a percentage from 0 to 100")
+    _check_shares(warmup, cooldown)
+    lanes = one_lane(result)
+    values, count = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown).sorted(_LATENCY[name](lanes))
+    return float(row_percentiles(values, count, np.array([q], dtype=np.float64))[0, 0])
+
+
+def max_rate(
+    run: Callable[[float], float], target: float = 0.9, lo: float = 0.05, hi: float = 64.0, iters: int = 14
+) -> float:
+    """The largest request rate whose attainment is at least `target`, by bisection at the geometric mean.
+
+    Args:
+        run: the attainment at a rate (requests/s); NaN counts as a miss.
+        target: the share asked for, in (0, 1].
+        lo, hi: the rates searched between.
+        iters: halvings; each costs one call of `run`, after two for the ends.
+
+    Returns:
+        Requests/s: 0 when `lo` misses the target, `hi` when `hi` meets it, else the lower end of the last interval.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    if not 0 < target <= 1:
+        raise ValueError(f"target is {target!r}, but must be a share above 0 and at most 1")
+    if not 0 < lo < hi < math.inf:
+        raise ValueError(f"lo is {lo!r} and hi is {hi!r}, but they must be finite rates with 0 < lo < hi")
+    if isinstance(iters, bool) or not isinstance(iters, (int, np.integer)) or iters < 0:
+        raise ValueError(f"iters is {iters!r}, but must be a whole number of halvings, at least 0")
+    if not run(lo) >= target:
+        return 0.0
+    if run(hi) >= target:
+        return float(hi)
+    for _ in range(iters):
+        middle = math.sqrt(lo * hi)
+        if run(middle) >= target:
+            lo = middle
+        else:
+            hi = middle
+    return float(lo)
+
+
+def measures(
+    results: LaneArrays,
+    *,
+    ttft_slo_s: float | FloatArray | None,
+    tpot_slo_s: float | FloatArray | None,
+    warmup: float,
+    cooldown: float,
+    n_gpus: int | IntArray,
+) -> dict[str, NDArray[Any]]:
+    """Every measure of every lane: name -> array [L], in the order of `MEASURES`.
+
+    A lane's numbers do not depend on the other lanes of the batch, on the padding or on the chunking.
+
+    Args:
+        results: the outcome of L lanes.
+        ttft_slo_s, tpot_slo_s: seconds, one for all or one a lane; None or NaN is not checked.
+        warmup, cooldown: see `attainment`.
+        n_gpus: GPUs of the system, one number for all or one a lane.
+
+    Returns:
+        float64 arrays with NaN where a measure does not exist; int64 for counts.
+
+    Raises:
+        ValueError: a negative SLO, a share outside [0, 1), fewer than one GPU.
+    """
+    lanes = len(results.n_requests)
+    ttft_limit, tpot_limit = _slo("ttft_slo_s", ttft_slo_s, lanes), _slo("tpot_slo_s", tpot_slo_s, lanes)
+    _check_shares(warmup, cooldown)
+    gpus = np.broadcast_to(np.asarray(n_gpus), (lanes,))
+    if np.any(gpus < 1):
+        raise ValueError(f"n_gpus is {gpus.min()!s}, but a system has at least 1 GPU")
+
+    parts = [
+        _measures(_lanes_of(results, rows), ttft_limit[rows], tpot_limit[rows], warmup, cooldown, gpus[rows])
+        for rows in _chunks(*results.arrival_s.shape)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in MEASURES}
+
+
+# ------------------------------------------------------------------------------------------------------- one chunk
+
+
+def _measures(
+    lanes: LaneArrays, ttft_slo: FloatArray, tpot_slo: FloatArray, warmup: float, cooldown: float, gpus: IntArray
+) -> dict[str, NDArray[Any]]:
+    window = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown)
+    ttft_met, tpot_met, met = _meets(lanes, ttft_slo, tpot_slo)
+    finished = ~np.isnan(lanes.finish_s)
+    finished_count = np.count_nonzero(finished, axis=1)
+    output_tokens = np.sum(lanes.output_tokens * finished, axis=1)
+    total_tokens = np.sum(lanes.prompt_tokens * finished, axis=1) + output_tokens
+    duration = _last(lanes.finish_s) - window.first_arrival_s
+    duration[~(duration > 0)] = np.nan
+    columns: dict[str, NDArray[Any]] = {
+        "attainment": ratio(window.count(met), window.size),
+        "attainment_requests": window.size,
+        "ttft_attainment": np.where(np.isnan(ttft_slo), np.nan, ratio(window.count(ttft_met), window.size)),
+        "tpot_attainment": np.where(np.isnan(tpot_slo), np.nan, ratio(window.count(tpot_met), window.size)),
+        "request_goodput_rps": np.count_nonzero(met, axis=1) / duration,
+        "request_throughput_rps": finished_count / duration,
+        "output_throughput_tps": output_tokens / duration,
+        "total_throughput_tps": total_tokens / duration,
+        "request_throughput_per_gpu_rps": finished_count / duration / gpus,
+        "output_throughput_per_gpu_tps": output_tokens / duration / gpus,
+        "duration_s": duration,
+        "preemptions": np.sum(lanes.preemptions, axis=1),
+        "recomputed_tokens": lanes.recomputed_tokens,
+        "prefill_tokens": lanes.prefill_tokens,
+        "kv_utilization_mean": ratio(lanes.block_steps, lanes.steps * lanes.num_blocks),
+        "kv_utilization_peak": ratio(lanes.peak_blocks, lanes.num_blocks),
+        "peak_blocks": lanes.peak_blocks,
+        "batch_size_mean": ratio(lanes.running_steps, lanes.steps),
+        "steps": lanes.steps,
+        "utilization": lanes.busy_s / duration,
+        "finished": finished_count,
+        "rejected": np.count_nonzero(lanes.rejected, axis=1),
+    }
+    for name in LATENCIES:
+        values, count = window.sorted(_LATENCY[name](lanes))
+        columns[f"{name}_mean_s"] = row_means(values, count)
+        points = row_percentiles(values, count, np.array(PERCENTILES, dtype=np.float64))
+        for q, column in zip(PERCENTILES, points.T, strict=True):
+            columns[f"{name}_p{q}_s"] = column
+    return columns
+
+
+# --------------------------------------------------------------------------------------------------- one request
+
+
+def _ttft(lanes: LaneArrays) -> FloatArray:
+    return lanes.first_token_s - lanes.arrival_s
+
+
+def _tpot(lanes: LaneArrays) -> FloatArray:
+    gaps = lanes.output_tokens - 1
+    values: FloatArray = lanes.finish_s - lanes.first_token_s
+    values /= np.maximum(gaps, 1)
+    values *= gaps > 0  # a one-token output has no gap
+    return values
+
+
+def _e2e(lanes: LaneArrays) -> FloatArray:
+    return lanes.finish_s - lanes.arrival_s
+
+
+def _queue_delay(lanes: LaneArrays) -> FloatArray:
+    return lanes.admitted_s - lanes.arrival_s
+
+
+_LATENCY: dict[str, Callable[[LaneArrays], FloatArray]] = {
+    "ttft": _ttft,
+    "tpot": _tpot,
+    "e2e": _e2e,
+    "queue_delay": _queue_delay,
+}
+
+
+def _meets(lanes: LaneArrays, ttft_slo: FloatArray, tpot_slo: FloatArray) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Which requests [R, N] meet the TTFT SLO, the TPOT SLO, and both; a NaN limit is met by all that were served."""
+    served = np.arange(lanes.arrival_s.shape[1]) < lanes.n_requests[:, None]
+    served &= ~lanes.rejected
+    ttft_met = (_ttft(lanes) <= ttft_slo[:, None]) | np.isnan(ttft_slo)[:, None]
+    tpot_met = (_tpot(lanes) <= tpot_slo[:, None]) | np.isnan(tpot_slo)[:, None]
+    ttft_met &= served
+    tpot_met &= served
+    return ttft_met, tpot_met, ttft_met & tpot_met
+
+
+def _last(times: FloatArray) -> FloatArray:
+    """The latest time of each row [R, N], NaN for a row without one."""
+    latest: FloatArray = np.fmax.reduce(times, axis=1, initial=np.nan)
+    return latest
+
+
+# ------------------------------------------------------------------------------------------------------- small helpers
+
+
+def _chunks(lanes: int, width: int) -> Iterator[slice]:
+    rows = max(1, _CHUNK_ELEMENTS // max(width, 1))
+    for start in range(0, max(lanes, 1), rows):
+        yield slice(start, min(start + rows, lanes))
+
+
+def _slo(name: str, value: float | FloatArray | None, lanes: int) -> FloatArray:
+    """One limit a lane, float64 [lanes], NaN where nothing is checked."""
+    limit = np.asarray(np.nan if value is None else value, dtype=np.float64)
+    if np.any(limit < 0):
+        raise ValueError(f"{name} is {np.nanmin(limit):g}, but must be seconds, at least 0, or None for no check")
+    return np.broadcast_to(limit, (lanes,))
+
+
+def _check_shares(warmup: float, cooldown: float) -> None:
+    for name, share in (("warmup", warmup), ("cooldown", cooldown)):
+        if not 0 <= share < 1:
+            raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1)")

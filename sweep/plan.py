@@ -1,0 +1,369 @@
+"""What a sweep will do: an experiment multiplied out to an ordered list of cells, each with a content id.
+
+A cell is one configuration under one workload at one request rate. Its id is a hash of what changes its answer and of
+nothing else: not of names, paths, the number of workers, or the other cells of the sweep. So a value that is added to
+an axis changes the id of no other cell, and the same cell has the same id in every experiment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import catalogue
+from .config import (
+    TABLES,
+    ConfigError,
+    Experiment,
+    InstanceTable,
+    SchedulerTable,
+    WorkloadTable,
+    in_use,
+    key_of,
+    nearest,
+)
+from .hardware import Chip, Link, Model
+from .scheduler import Lane
+from .steps import StepModel
+from .workloads import LognormalLen, Workload, make_workload
+
+RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Requests at a mean rate of 1 request/s, shared by every cell that meets them.
+
+    columns      values of their columns in the cells table
+    identity     what decides these requests, for the content id
+    description  what they are, in a few lines
+    """
+
+    workload: Workload
+    columns: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    description: str
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """One instance and its scheduler: everything about a cell but its requests and SLOs.
+
+    options     of the scheduler; those that its policy and memory do not use are None
+    infeasible  why it cannot run, or None
+    """
+
+    step: StepModel
+    options: Mapping[str, Any]
+    columns: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    infeasible: str | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """One row of the cells table, before it is simulated."""
+
+    cell_id: str
+    traffic: Traffic
+    setup: Setup
+    slo: Mapping[str, Any]
+    request_rate_rps: float
+
+    def columns(self) -> dict[str, Any]:
+        """Values of the columns that say what the cell is."""
+        return {
+            "cell_id": self.cell_id,
+            **self.traffic.columns,
+            "request_rate_rps": self.request_rate_rps,
+            "system": "scheduler",
+            **self.setup.columns,
+            **self.slo,
+        }
+
+    def lane(self) -> Lane:
+        """The cell as the engine takes it."""
+        options = {key: value for key, value in self.setup.options.items() if key != "memory"}
+        return Lane(self.traffic.workload, self.setup.step, rate=self.request_rate_rps, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The cells of an experiment, in the order of the rows of its table."""
+
+    experiment: Experiment
+    cells: tuple[Cell, ...]
+
+    @property
+    def feasible(self) -> list[int]:
+        """Positions of the cells that can be simulated."""
+        return [at for at, cell in enumerate(self.cells) if cell.setup.infeasible is None]
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Keys with more than one value, and their values."""
+        tables = [getattr(self.experiment, name) for name in TABLES]
+        entries = {key: value for table in tables for key, value in vars(table).items() if in_use(table, key)}
+        return {key: value for key, value in entries.items() if isinstance(value, tuple) and len(value) > 1}
+
+    def select(self, selection: str) -> list[int]:
+        """Positions of the cells that a text chooses.
+
+        selection  "all"; ids of cells or beginnings of ids, "3f2a,77c0"; or conditions on columns,
+                   "policy=chunked,block_size=16": a column that is named twice may have either value
+
+        ValueError for an unknown column, an id that fits no cell or several, and a choice of no cell.
+        """
+        parts = [part.strip() for part in selection.split(",")]
+        if parts == ["all"]:
+            return list(range(len(self.cells)))
+        if all("=" in part for part in parts):
+            return self._where(selection, [tuple(map(str.strip, part.split("=", 1))) for part in parts])
+        chosen = set()
+        for part in parts:
+            found = [at for at, cell in enumerate(self.cells) if part and cell.cell_id.startswith(part)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"{selection!r}: {part!r} is the beginning of {len(found)} cell ids, not of one: must be "
+                    '"all", cell ids, or conditions such as policy=chunked,block_size=16'
+                )
+            chosen.update(found)
+        return sorted(chosen)
+
+    def _where(self, selection: str, conditions: list[tuple[str, ...]]) -> list[int]:
+        wanted: dict[str, list[str]] = {}
+        for column, value in conditions:
+            wanted.setdefault(column, []).append(value)
+        columns = self.cells[0].columns()
+        for column in wanted:
+            if column not in columns:
+                raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
+        found = []
+        for at, cell in enumerate(self.cells):
+            values = cell.columns()
+            if all(any(_same(values[column], text) for text in texts) for column, texts in wanted.items()):
+                found.append(at)
+        if not found:
+            raise ValueError(f"{selection!r}: chooses none of the {len(self.cells)} cells")
+        return found
+
+
+def expand(experiment: Experiment) -> Plan:
+    """All cells of an experiment, workloads built.
+
+    >>> from servesweep.experiment_file import load_experiment
+    >>> experiment = load_experiment({
+    ...     "workload": {"kind": "synthetic", "prompt": 100, "output": 10, "request_rate_rps": [1, 2]},
+    ...     "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm"},
+    ...     "scheduler": {"policy": "mixed", "block_size": 16},
+    ... })
+    >>> [cell.cell_id for cell in expand(experiment).cells]
+    []
+
+    ConfigError for a trace that cannot be used, and when not a single cell can run.
+    """
+    traffics = _traffics(experiment)
+    setups = [
+        setup for instance in _points(experiment.instance) for setup in _setups(instance, _points(experiment.scheduler))
+    ]
+    if all(setup.infeasible for setup in setups):
+        reasons = dict.fromkeys(setup.infeasible for setup in setups)
+        raise ConfigError([f"{experiment.source}: no cell can run: {reason}" for reason in reasons])
+    slos = [
+        {
+            "ttft_slo_s": None if ttft is None else ttft / 1000,
+            "tpot_slo_s": None if tpot is None else tpot / 1000,
+            "warmup": experiment.slo.warmup,
+            "cooldown": experiment.slo.cooldown,
+        }
+        for ttft in experiment.slo.ttft_ms
+        for tpot in experiment.slo.tpot_ms
+    ]
+    cells = tuple(
+        Cell(content_id(identity(traffic, setup, slo, rate))[:16], traffic, setup, slo, rate)
+        for traffic in traffics
+        for setup in setups
+        for slo in slos
+        for rate in experiment.workload.request_rate_rps
+    )
+    plan = Plan(experiment, cells)
+    problems = []
+    for key, selection in vars(experiment.output).items():
+        try:
+            plan.select(selection if selection is not None else "all")
+        except ValueError as error:
+            problems.append(f"{experiment.source}: output.{key} = {error}")
+    if problems:
+        raise ConfigError(problems)
+    return plan
+
+
+def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """All that changes the answer of a cell."""
+    return {
+        "rules": RULES_VERSION,
+        "workload": traffic.identity,
+        "request_rate_rps": rate,
+        "system": "scheduler",
+        **setup.identity,
+        "slo": slo,
+    }
+
+
+def content_id(identity: Mapping[str, Any]) -> str:
+    """sha256 of the canonical JSON: sorted keys, no spaces, the shortest digits that give a number back.
+
+    >>> content_id({"rules": 1, "request_rate_rps": 0.1})
+    ''
+    """
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _points(table: WorkloadTable | InstanceTable | SchedulerTable) -> list[dict[str, Any]]:
+    """The product of the axes of a table. A key without effect at a point is None there and multiplies nothing."""
+    points: list[dict[str, Any]] = [{}]
+    for name, held in vars(table).items():
+        key = key_of(type(table), name)
+        values = held if key.axis else (held,)
+        if name != "request_rate_rps":
+            points = [
+                {**point, name: value}
+                for point in points
+                for value in (values if key.needs is None or key.needs.test(point[key.needs.key]) else (None,))
+            ]
+    return points
+
+
+def _setups(instance: Mapping[str, Any], schedulers: list[dict[str, Any]]) -> list[Setup]:
+    """The set-ups of one instance."""
+    named = {
+        "model": catalogue.model(instance["model"]),
+        "chip": catalogue.chip(instance["chip"]),
+        **({"link": catalogue.link(instance["link"])} if instance["link"] is not None else {}),
+    }
+    step = StepModel(**{**{key: value for key, value in instance.items() if value is not None}, **named})
+    capacity = step.kv_capacity_tokens()
+    # The figures behind a name count, the name itself does not.
+    facts = {**instance, **{key: _figures(value) for key, value in named.items()}}
+    setups = []
+    for scheduler in schedulers:
+        options = dict(scheduler)
+        reason = None if capacity else _too_heavy(step)
+        if reason is None and options["memory"] == "paged":
+            size, blocks = options["block_size"], options["num_blocks"] or capacity // options["block_size"]
+            if blocks * size > capacity or blocks < 1:
+                blocks = max(blocks, 1)
+                reason = (
+                    f"{blocks} x {size} tokens of KV blocks do not fit: {_instance(step)} with {step.model.name} "
+                    f"has room for {capacity:,} tokens"
+                )
+            options["num_blocks"] = blocks
+        columns = {**instance, "n_gpus": step.n_gpus, **options}
+        setups.append(Setup(step, options, columns, {"instance": facts, "scheduler": options}, reason))
+    return setups
+
+
+def _figures(part: Model | Chip | Link) -> dict[str, Any]:
+    return {key: value for key, value in asdict(part).items() if key != "name"}
+
+
+def _too_heavy(step: StepModel) -> str:
+    weights = step.model.n_params() * step.weight_bytes
+    memory = step.n_gpus * step.chip.mem_bytes
+    room = memory * (1 - step.mem_reserve)
+    return (
+        f"the weights of {step.model.name} do not fit {_instance(step)}: {weights / 1e9:.1f} GB, and room for "
+        f"{room / 1e9:.1f} GB ({memory / 1e9:.1f} GB less mem_reserve = {step.mem_reserve:g})"
+    )
+
+
+def _instance(step: StepModel) -> str:
+    return f"{step.n_gpus} x {step.chip.name}"
+
+
+def _traffics(experiment: Experiment) -> list[Traffic]:
+    """Every workload of the sweep at unit rate, built once."""
+    table = experiment.workload
+    points = _points(table)
+    traces: dict[int | None, tuple[Workload, str]] = {}
+    traffics = []
+    for point in points:
+        try:
+            if table.kind == "trace" and point["seed"] not in traces:
+                traces[point["seed"]] = _trace(table, point["seed"])
+            traffics.append(_traffic(table, point, traces))
+        except (ValueError, OSError) as error:
+            raise ConfigError([f"{experiment.source}: workload: {error}"]) from None
+    return traffics
+
+
+def _traffic(
+    table: WorkloadTable, point: Mapping[str, Any], traces: Mapping[int | None, tuple[Workload, str]]
+) -> Traffic:
+    n, seed = point["n_requests"], point["seed"]
+    facts: dict[str, Any] = {"kind": table.kind, "n_requests": n, "seed": seed}
+    if table.kind == "conversation":
+        from .samples import conversation_workload
+
+        workload, name = conversation_workload(n, seed=seed), table.kind
+    elif table.kind == "synthetic":
+        assert table.prompt is not None
+        assert table.output is not None
+        cv = {} if point["cv"] is None else {"cv": point["cv"]}
+        workload = make_workload(n, 1.0, table.prompt, table.output, seed, point["arrivals"], **cv)
+        name = table.kind
+        lengths = {
+            key: asdict(length) if isinstance(length, LognormalLen) else length
+            for key, length in (("prompt", table.prompt), ("output", table.output))
+        }
+        facts |= {**lengths, "arrivals": point["arrivals"], **cv}
+    else:
+        recorded, description = traces[seed]
+        workload, name = _first(recorded, n).at_unit_rate(), recorded.name
+        facts = {"kind": table.kind, "requests": _digest(workload)}
+    if table.kind != "trace":  # its span and rate at unit rate would only mislead
+        description = f"{name}: {n:,} requests, seed {seed}\n" + workload.describe().partition("\n")[2]
+    columns = {"workload": name, "n_requests": len(workload), **{key: point[key] for key in ("arrivals", "cv", "seed")}}
+    return Traffic(workload, columns, facts, description)
+
+
+def _trace(table: WorkloadTable, seed: int | None) -> tuple[Workload, str]:
+    """The requests of the trace, as many as any cell needs, and what was understood."""
+    from .traces import read_trace
+
+    assert table.path is not None
+    longest = None if None in table.n_requests else max(n for n in table.n_requests if n is not None)
+    options = {key: getattr(table, key) for key in ("format", "columns", "on_bad", "spread_s", "start_s", "end_s")}
+    workload, report = read_trace(table.path, limit=longest, seed=seed or 0, **options)
+    return workload, str(report)
+
+
+def _first(workload: Workload, n: int | None) -> Workload:
+    """The first n requests; ValueError when there are fewer."""
+    if n is None or n == len(workload):
+        return workload
+    if n > len(workload):
+        raise ValueError(f"n_requests = {n}: must be at most {len(workload)}, the requests of the trace after its cuts")
+    return Workload(workload.arrival_s[:n], workload.prompt_tokens[:n], workload.output_tokens[:n], workload.name)
+
+
+def _digest(workload: Workload) -> str:
+    """sha256 of the requests themselves: whatever is done to read a trace, the same requests are the same traffic."""
+    digest = hashlib.sha256()
+    for array, kind in ((workload.arrival_s, "<f8"), (workload.prompt_tokens, "<i8"), (workload.output_tokens, "<i8")):
+        digest.update(array.astype(kind).tobytes())
+    return digest.hexdigest()
+
+
+def _same(value: Any, text: str) -> bool:
+    """Whether a parameter has the value that a text writes."""
+    if isinstance(value, int | float):
+        try:
+            return float(text) == value
+        except ValueError:
+            return False
+    return text == ("" if value is None else value)

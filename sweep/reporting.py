@@ -1,0 +1,240 @@
+"""What a run tells: its plan before, and after it the best configurations by policy and a verdict in one line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .batches import Estimate
+    from .plan import Plan
+
+TARGET = 0.9  # attainment that the best rate must keep
+# Configurations that differ in one of these answer different questions: each value has its own best.
+_SEPARATE = ("workload", "n_requests", "arrivals", "cv", "model", "ttft_slo_s", "tpot_slo_s")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best configuration of one policy.
+
+    parameters    values of the axes of the sweep, without the rate; policy first
+    n_gpus        of the configuration
+    rate_rps      the highest rate at which this and every lower rate of the sweep keep the target; 0: none does
+    is_top        it is the highest rate of the sweep, so that the configuration may reach more
+    measures      means over seeds at that rate, or at the lowest rate
+    """
+
+    parameters: dict[str, Any]
+    n_gpus: int
+    rate_rps: float
+    is_top: bool
+    measures: dict[str, float]
+
+    @property
+    def rate_per_gpu_rps(self) -> float:
+        return self.rate_rps / self.n_gpus
+
+
+_SHOWN = ("attainment", "output_throughput_tps", "ttft_p99_s", "tpot_p99_s", "kv_utilization_peak", "preemptions")
+
+
+def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
+    """The best configuration of every policy, the best policy first.
+
+    Best is the highest request rate per GPU that keeps `target`: attainment, the mean over seeds, is at least that at
+    this rate and at every lower rate of the sweep. Ties go to the higher output throughput. Configurations with other
+    workloads, models or SLOs are not compared: each such group has its own best.
+
+    df  the cells table of a run, as `load` or `Run.df` gives it: `attrs["config"]` tells the axes
+    """
+    ok = df[df["status"] == "ok"]
+    varied = [name for name in _axes(df) if name not in ("request_rate_rps", "seed")]
+    groups = ["policy", *(name for name in _SEPARATE if name in varied)]
+    names = list(dict.fromkeys([*groups, *varied]))
+    best: dict[tuple[Any, ...], Best] = {}
+    order: dict[tuple[Any, ...], tuple[float, float]] = {}
+    for key, cells in ok.groupby([*names, "n_gpus"], observed=True, dropna=False, sort=False):
+        parameters = dict(zip(names, (_plain(value) for value in key[:-1]), strict=True))
+        found = _best_rate(parameters, int(key[-1]), cells, target)
+        group = tuple(parameters[name] for name in groups)
+        rank = (found.rate_per_gpu_rps, found.measures["output_throughput_tps"])
+        if group not in order or rank > order[group]:
+            best[group], order[group] = found, rank
+    return [best[group] for group in sorted(order, key=lambda group: order[group], reverse=True)]
+
+
+def verdict(best: list[Best], slo: str, target: float = TARGET) -> str:
+    """One line: which policy is best, at which rate, and how far ahead of the others."""
+    if not best:
+        return "No cell could be simulated."
+    first = best[0]
+    if not first.rate_rps:
+        return f"No configuration reaches {target:.0%} attainment ({slo}) at the lowest rate of the sweep."
+    per_gpu = f", {first.rate_per_gpu_rps:.3g} per GPU," if first.n_gpus > 1 else ""
+    top = "at least " if first.is_top else ""
+    line = f"{_words(first.parameters)}: {top}{first.rate_rps:.4g} req/s{per_gpu} at {target:.0%} attainment ({slo})"
+    return "; ".join([line, *(_ratio(first, other) for other in best[1:] if _comparable(first, other))]) + "."
+
+
+def slo_words(df: pd.DataFrame) -> str:
+    """The SLOs of a run in words."""
+    parts = []
+    for name in ("ttft", "tpot"):
+        values = df[f"{name}_slo_s"].dropna().unique()
+        if len(values):
+            parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")
+    return " and ".join(parts) or "no SLO set"
+
+
+def print_best(best: list[Best], target: float = TARGET) -> None:
+    """The table of the best configurations, on stdout."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    if not best:
+        return
+    table = Table(
+        title=f"Best configuration by policy ({target:.0%} attainment)", box=box.SIMPLE_HEAD, title_justify="left"
+    )
+    for name in best[0].parameters:
+        table.add_column(name)
+    per_gpu = ["req/s/GPU"] if any(row.n_gpus > 1 for row in best) else []
+    for label in ("req/s", *per_gpu, "attainment", "output tok/s", "ttft p99", "tpot p99", "KV peak", "preemptions"):
+        table.add_column(label, justify="right")
+    for row in best:
+        m = row.measures
+        table.add_row(
+            *(_text(value) for value in row.parameters.values()),
+            f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
+            *(f"{row.rate_per_gpu_rps:.3g}" for _ in per_gpu),
+            f"{m['attainment']:.1%}",
+            f"{m['output_throughput_tps']:,.0f}",
+            f"{1000 * m['ttft_p99_s']:,.0f} ms",
+            f"{1000 * m['tpot_p99_s']:,.1f} ms",
+            "-" if m["kv_utilization_peak"] != m["kv_utilization_peak"] else f"{m['kv_utilization_peak']:.0%}",
+            f"{m['preemptions']:,.0f}",
+        )
+    width = None if sys.stdout.isatty() else 200
+    Console(file=sys.stdout, width=width).print(table)
+
+
+def best_json(best: list[Best]) -> list[dict[str, Any]]:
+    """The best configurations as plain data; what there is not is null."""
+
+    def value(x: Any) -> Any:
+        return None if x != x else x
+
+    return [
+        {
+            **row.parameters,
+            "n_gpus": row.n_gpus,
+            "request_rate_rps": row.rate_rps,
+            "is_top": row.is_top,
+            **{name: value(x) for name, x in row.measures.items()},
+        }
+        for row in best
+    ]
+
+
+def workload_texts(plan: Plan) -> list[str]:
+    """The descriptions of the workloads of a plan."""
+    return list(dict.fromkeys(cell.traffic.description for cell in plan.cells))
+
+
+def workloads_text(texts: list[str]) -> str:
+    """The first workload's description, and how many others there are."""
+    return texts[0] + (f"\nand {len(texts) - 1} more like it" if len(texts) > 1 else "")
+
+
+def plan_json(plan: Plan, estimate: Estimate, workers: int) -> dict[str, Any]:
+    """What a run would do, as plain data."""
+    reasons: dict[str, int] = {}
+    for cell in plan.cells:
+        if cell.setup.infeasible is not None:
+            reasons[cell.setup.infeasible] = reasons.get(cell.setup.infeasible, 0) + 1
+    return {
+        "name": plan.experiment.name,
+        "axes": {key: list(values) for key, values in plan.axes.items()},
+        "workloads": workload_texts(plan),
+        "cells": len(plan.cells),
+        "feasible": len(plan.feasible),
+        "infeasible": reasons,
+        "requests": sum(len(plan.cells[at].traffic.workload) for at in plan.feasible),
+        "workers": workers,
+        "estimated_cpu_s": round(estimate.cpu_s, 1),
+        "estimated_wall_s": round(estimate.wall_s, 1),
+        "estimated_memory_mb": round(estimate.memory_bytes / 1e6),
+    }
+
+
+def plan_text(facts: dict[str, Any]) -> str:
+    """`plan_json` for people."""
+    lines = [f"{facts['name']}: {facts['cells']:,} cells, {facts['feasible']:,} of them feasible"]
+    for name, values in facts["axes"].items():
+        shown = [_text(value) for value in values]
+        if len(shown) > 12:
+            shown = [*shown[:6], "...", *shown[-3:]]
+        lines.append(f"  {name} ({len(values)}): {', '.join(shown)}")
+    lines += [f"  infeasible, {count:,} cells: {reason}" for reason, count in facts["infeasible"].items()]
+    lines += [f"  {line}" for line in workloads_text(facts["workloads"]).splitlines()]
+    lines.append(
+        f"Estimate: {facts['requests']:,} requests, {facts['estimated_cpu_s']:g} s of CPU, "
+        f"{facts['estimated_wall_s']:g} s with {facts['workers']} worker{'s' if facts['workers'] > 1 else ''}, "
+        f"{facts['estimated_memory_mb']:,} MB of memory"
+    )
+    return "\n".join(lines)
+
+
+def _best_rate(parameters: dict[str, Any], n_gpus: int, cells: pd.DataFrame, target: float) -> Best:
+    means = cells.groupby("request_rate_rps", sort=True)[list(_SHOWN)].mean().astype(float)
+    kept = int((means["attainment"] >= target).cummin().sum())
+    row = means.iloc[max(kept - 1, 0)]
+    rate = float(means.index[kept - 1]) if kept else 0.0
+    return Best(parameters, n_gpus, rate, kept == len(means), {name: float(row[name]) for name in _SHOWN})
+
+
+def _ratio(first: Best, other: Best) -> str:
+    """How far the first is ahead of another, rates per GPU compared."""
+    name = other.parameters["policy"]
+    if not other.rate_rps:
+        return f"{name} never reaches it"
+    if first.is_top and other.is_top:
+        return f"{name} at least {other.rate_rps:.4g} req/s too"
+    return f"{'at least ' if first.is_top else ''}{first.rate_per_gpu_rps / other.rate_per_gpu_rps:.2g} x {name}"
+
+
+def _axes(df: pd.DataFrame) -> list[str]:
+    """Columns of the axes of the sweep: the lists of its configuration."""
+    tables = [table for table in df.attrs["config"].values() if isinstance(table, dict)]
+    keys = {key.replace("_ms", "_slo_s") for table in tables for key, value in table.items() if isinstance(value, list)}
+    return [str(name) for name in df.columns if name in keys]
+
+
+def _comparable(one: Best, other: Best) -> bool:
+    return all(one.parameters.get(name) == other.parameters.get(name) for name in _SEPARATE)
+
+
+def _plain(value: Any) -> Any:
+    """A pandas value as a plain one, None for missing."""
+    import pandas as pd
+
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _words(parameters: dict[str, Any]) -> str:
+    return ", ".join(
+        _text(value) if name == "policy" else f"{name} {_text(value)}"
+        for name, value in parameters.items()
+        if value is not None
+    )

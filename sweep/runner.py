@@ -1,0 +1,258 @@
+"""Run an experiment: cells over workers, and one Parquet file a table. The same bytes for any workers and batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .batches import MAX_LANES, default_workers, make_batches
+from .config import ConfigError, Experiment
+from .experiment_file import load_experiment
+from .metrics import MEASURES
+from .plan import RULES_VERSION, Plan, expand
+from .progress import Progress, Silent
+from .tasks import Outcome, Task, make_task, run_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended, as its directory holds it.
+
+    counts  cells, ok, infeasible, failed, and unfinished (those of an interrupted run, which have no row)
+    """
+
+    experiment: Experiment
+    directory: Path
+    counts: Mapping[str, int]
+    wall_s: float
+
+    @cached_property
+    def df(self) -> pd.DataFrame:
+        """One row a cell: every parameter and every measure; units and definitions in `df.attrs`."""
+        from .tables import load
+
+        return load(self.directory)
+
+    @property
+    def failed(self) -> pd.DataFrame:
+        """Rows of the cells that failed; `error` says why."""
+        return self.df[self.df["status"] == "failed"]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The experiment as plain tables, defaults filled in."""
+        return self.experiment.tables()
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run stopped by the user. `run` holds what was finished, which is on disk."""
+
+    def __init__(self, run: Run) -> None:
+        counts = run.counts
+        ended = counts["cells"] - counts["unfinished"]
+        super().__init__(f"interrupted: {ended} of {counts['cells']} cells ended; their rows are in {run.directory}")
+        self.run = run
+
+
+def run_grid(
+    config: str | Path | Mapping[str, Any] | Experiment,
+    *,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    trace: str | Path | None = None,
+    settings: Sequence[str] = (),
+    requests: str | None = None,
+    steps: str | None = None,
+    progress: bool = True,
+    max_lanes: int = MAX_LANES,
+) -> Run:
+    """Simulate every cell of an experiment and write its tables.
+
+    config     a TOML file, the name of a ready experiment, tables as a dict, or an `Experiment`
+    workers    processes; None: as many as are worth it, up to one for each core. 1 runs in this process
+    out        directory of the run; None: results/<name> in the current directory. Tables of an earlier run go
+    trace, settings, requests, steps    see `load_experiment`
+    progress   show cells, rate and time left on stderr
+    max_lanes  most cells that are simulated together; it changes speed and memory, never a result
+
+    ConfigError before anything runs when something is wrong with the experiment or the directory; a cell that fails
+    is a row with status "failed". `Interrupted`, a KeyboardInterrupt, on Ctrl-C, after what has ended was written.
+    """
+    experiment = load_experiment(config, trace=trace, settings=settings, requests=requests, steps=steps)
+    plan = expand(experiment)
+    return run_plan(plan, workers=workers, out=out, progress=progress, max_lanes=max_lanes)
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    max_lanes: int = MAX_LANES,
+) -> Run:
+    """`run_grid` for an experiment that has been expanded already."""
+    feasible = plan.feasible
+    workers = choose_workers(plan, workers)
+    if max_lanes < 1:
+        raise ValueError(f"max_lanes={max_lanes}: must be at least 1")
+    directory = prepare_directory(default_directory(plan.experiment) if out is None else Path(out))
+    batches = make_batches(plan, feasible, workers, max_lanes)
+    kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps")}
+    tasks = (make_task(plan, batch, kept["requests"], kept["steps"]) for batch in batches)
+    collected = _Collected(plan)
+    started = time.perf_counter()
+    interrupted = False
+    with Progress(len(feasible)) if progress else Silent() as shown:
+        try:
+            with closing(_outcomes(tasks, min(workers, len(batches)))) as outcomes:  # closing it stops the workers
+                for outcome in outcomes:
+                    collected.add(outcome)
+                    shown.advance(len(outcome.positions), len(outcome.errors))
+        except KeyboardInterrupt:
+            interrupted = True
+        except Exception as error:  # a worker died: its cells, and those not yet run, have no result
+            collected.fail_rest(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    counts = collected.write(directory)
+    run = Run(plan.experiment, directory, counts, time.perf_counter() - started)
+    _write_json(directory / "run.json", _facts(run, workers, collected.batches))
+    if interrupted:
+        raise Interrupted(run)
+    return run
+
+
+def choose_workers(plan: Plan, workers: int | None) -> int:
+    """The number of workers of a run; ValueError when the one asked for is below 1."""
+    if workers is None:
+        from joblib import cpu_count
+
+        return default_workers(len(plan.feasible), cpu_count())
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers={workers!r}: must be an integer of at least 1")
+    return workers
+
+
+def default_directory(experiment: Experiment) -> Path:
+    """Where a run lands when nothing else is said."""
+    return Path("results") / experiment.name
+
+
+def prepare_directory(directory: Path) -> Path:
+    """Make the directory of a run and see that it can be written; ConfigError otherwise."""
+    probe = directory / f".probe.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
+    return directory
+
+
+def _kept(plan: Plan, selection: str | None) -> set[int]:
+    return set() if selection is None else set(plan.select(selection)) & set(plan.feasible)
+
+
+def _outcomes(tasks: Iterator[Task], workers: int) -> Generator[Outcome, None, None]:
+    """Outcomes of the tasks, as they end."""
+    if workers <= 1:
+        yield from map(run_task, tasks)
+        return
+    from joblib import Parallel, delayed, parallel_config
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        parallel = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
+        yield from parallel(delayed(run_task)(task) for task in tasks)
+
+
+@dataclass
+class _Collected:
+    """Outcomes by position in the plan, in whatever order they come."""
+
+    plan: Plan
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = len(self.plan.cells)
+        self.measures = {name: np.full(count, np.nan) for name in MEASURES}
+        self.status = ["infeasible" if cell.setup.infeasible else "" for cell in self.plan.cells]
+        self.error = [cell.setup.infeasible for cell in self.plan.cells]
+        self.requests: dict[int, Any] = {}
+        self.steps: dict[int, Any] = {}
+        self.batches: list[dict[str, Any]] = []
+
+    def add(self, outcome: Outcome) -> None:
+        for name, values in outcome.measures.items():
+            self.measures[name][outcome.positions] = values
+        for at in outcome.positions:
+            self.error[at] = outcome.errors.get(at)
+            self.status[at] = "failed" if at in outcome.errors else "ok"
+        self.requests.update(outcome.requests)
+        self.steps.update(outcome.steps)
+        self.batches.append({"cells": len(outcome.positions), "wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s})
+
+    def fail_rest(self, reason: str) -> None:
+        for at, status in enumerate(self.status):
+            if not status:
+                self.status[at], self.error[at] = "failed", reason
+
+    def write(self, directory: Path) -> dict[str, int]:
+        """Write the tables, rows in plan order, and return the counts. Cells without an outcome have no row."""
+        from .tables import cells_table, requests_table, steps_table, write_table
+
+        rows = [at for at, status in enumerate(self.status) if status]
+        parameters = [self.plan.cells[at].columns() for at in rows]
+        columns: dict[str, Any] = {name: [row[name] for row in parameters] for name in self.plan.cells[0].columns()}
+        columns["status"] = [self.status[at] for at in rows]
+        columns["error"] = [self.error[at] for at in rows]
+        columns |= {name: values[rows] for name, values in self.measures.items()}
+        # Which other tables were asked for is no part of this one.
+        experiment = {key: value for key, value in self.plan.experiment.tables().items() if key != "output"}
+        write_table(directory / "cells.parquet", cells_table(columns, experiment))
+        output = self.plan.experiment.output
+        for name, selection, make, kept in (
+            ("requests", output.requests, requests_table, self.requests),
+            ("steps", output.steps, steps_table, self.steps),
+        ):
+            path = directory / f"{name}.parquet"
+            if selection is None:
+                path.unlink(missing_ok=True)  # of an earlier run
+            else:
+                write_table(path, make([(self.plan.cells[at].cell_id, kept[at]) for at in sorted(kept)]))
+        counts = {status: self.status.count(status) for status in ("ok", "infeasible", "failed")}
+        return {"cells": len(self.status), **counts, "unfinished": self.status.count("")}
+
+
+def _facts(run: Run, workers: int, batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """How a run went, on which machine: everything that may differ between two runs with the same tables."""
+    packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
+    return {
+        "experiment": run.config,
+        "counts": dict(run.counts),
+        "rules_version": RULES_VERSION,
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "workers": workers,
+        "wall_s": round(run.wall_s, 3),
+        "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in batches],
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(beside, path)

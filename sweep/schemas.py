@@ -1,0 +1,273 @@
+"""The columns of the tables that a run leaves: name, type, unit and definition of each.
+
+These schemas are the documentation: they are written into every Parquet file, and the column tables of
+docs/measures.md and `DataFrame.attrs` are made from them. Nothing else may add, drop or rename a column.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from .metrics import LATENCIES, PERCENTILES
+
+SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_REPEATED_TEXT = pa.dictionary(pa.int32(), pa.string())  # one cell_id a row would be most of the file
+
+_LATENCY_NAMES = {
+    "ttft": ("TTFT", "first token - arrival"),
+    "tpot": ("TPOT", "(finish - first token) / (output tokens - 1), 0 for a one-token output"),
+    "e2e": ("end-to-end latency", "finish - arrival"),
+    "queue_delay": ("queueing delay", "first admission - arrival"),
+}
+
+
+def _field(name: str, kind: pa.DataType, unit: str, definition: str, required: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=not required, metadata={"unit": unit, "definition": definition})
+
+
+def _schema(table: str, fields: list[pa.Field]) -> pa.Schema:
+    return pa.schema(fields, metadata={"servesweep.table": table, "servesweep.schema_version": str(SCHEMA_VERSION)})
+
+
+def _latency_fields() -> list[pa.Field]:
+    fields = []
+    for latency in LATENCIES:
+        name, formula = _LATENCY_NAMES[latency]
+        fields.append(
+            _field(
+                f"{latency}_mean_s",
+                _FLOAT,
+                "s",
+                f"mean {name} of the window's requests that have it; {name} = {formula}",
+            )
+        )
+        for q in PERCENTILES:
+            fields.append(
+                _field(
+                    f"{latency}_p{q}_s",
+                    _FLOAT,
+                    "s",
+                    f"{q}th percentile, linearly interpolated, of {name} over the window's requests that have it",
+                )
+            )
+    return fields
+
+
+_PARAMETERS = [
+    _field("cell_id", _TEXT, "", "content id of the cell: a hash of everything that changes its answer", True),
+    _field(
+        "status",
+        _TEXT,
+        "",
+        "ok, infeasible (the configuration cannot run, see error) or failed (an unexpected error)",
+        True,
+    ),
+    _field("error", _TEXT, "", "why the cell has no measures; null when status is ok"),
+    _field("workload", _TEXT, "", "name of the workload", True),
+    _field(
+        "arrivals", _TEXT, "", "arrival process of a synthetic workload: poisson, uniform or bursty; null for a trace"
+    ),
+    _field(
+        "cv",
+        _FLOAT,
+        "1",
+        "coefficient of variation of the gaps between arrivals, standard deviation / mean; null unless bursty",
+    ),
+    _field("n_requests", _INT, "requests", "requests simulated", True),
+    _field("seed", _INT, "", "seed of the workload; null where nothing is drawn"),
+    _field(
+        "request_rate_rps",
+        _FLOAT,
+        "requests/s",
+        "offered request rate: arrival = arrival at unit rate / request_rate_rps",
+        True,
+    ),
+    _field("system", _TEXT, "", "serving system: scheduler is one instance with continuous batching", True),
+    _field("model", _TEXT, "", "name of the model in the catalogue"),
+    _field("chip", _TEXT, "", "name of the chip in the catalogue"),
+    _field("tp", _INT, "GPUs", "tensor-parallel degree"),
+    _field("pp", _INT, "stages", "pipeline stages"),
+    _field("n_gpus", _INT, "GPUs", "GPUs of the whole system; tp x pp for one instance", True),
+    _field("weight_bytes", _FLOAT, "bytes", "bytes of one weight"),
+    _field("kv_bytes", _FLOAT, "bytes", "bytes of one number in the KV cache"),
+    _field("mfu", _FLOAT, "share", "share of the chip's peak FLOP/s that a step reaches"),
+    _field("mbu", _FLOAT, "share", "share of the chip's peak memory bandwidth that a step reaches"),
+    _field("overhead_s", _FLOAT, "s", "fixed time added to every step"),
+    _field("mem_reserve", _FLOAT, "share", "share of GPU memory kept free of weights and KV cache"),
+    _field("link", _TEXT, "", "name of the link between the GPUs of an instance"),
+    _field("policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first"),
+    _field("memory", _TEXT, "", "KV memory: paged or unlimited"),
+    _field("max_running", _INT, "requests", "most requests that run at once"),
+    _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
+    _field("num_blocks", _INT, "blocks", "KV blocks of the instance; null when memory is not paged"),
+    _field("token_budget", _INT, "tokens", "most tokens processed in a step; null unless the policy is chunked"),
+    _field(
+        "max_tokens", _INT, "tokens", "most prompt tokens in a prefill step; null unless the policy is prefill_first"
+    ),
+    _field("ttft_slo_s", _FLOAT, "s", "TTFT limit that attainment checks; null is not checked"),
+    _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),
+    _field(
+        "warmup", _FLOAT, "share", "the first int(n_requests x warmup) requests to arrive are outside the window", True
+    ),
+    _field(
+        "cooldown",
+        _FLOAT,
+        "share",
+        "the last int(n_requests x cooldown) requests to arrive are outside the window",
+        True,
+    ),
+]
+
+_MEASURES = [
+    _field(
+        "attainment",
+        _FLOAT,
+        "share",
+        "requests of the window that meet every SLO set / attainment_requests; "
+        "a missing time meets no SLO, a rejected request nothing",
+    ),
+    _field(
+        "attainment_requests",
+        _INT,
+        "requests",
+        "requests in the window: n_requests - int(n_requests x warmup) - int(n_requests x cooldown), at least 0",
+    ),
+    _field(
+        "ttft_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with TTFT <= ttft_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "tpot_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with TPOT <= tpot_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "request_goodput_rps", _FLOAT, "requests/s", "requests of the whole run that meet every SLO set / duration_s"
+    ),
+    _field("request_throughput_rps", _FLOAT, "requests/s", "finished / duration_s"),
+    _field("output_throughput_tps", _FLOAT, "tokens/s", "output tokens of the finished requests / duration_s"),
+    _field(
+        "total_throughput_tps", _FLOAT, "tokens/s", "prompt and output tokens of the finished requests / duration_s"
+    ),
+    _field("request_throughput_per_gpu_rps", _FLOAT, "requests/s", "request_throughput_rps / n_gpus"),
+    _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
+    _field("duration_s", _FLOAT, "s", "last finish - first arrival"),
+    *_latency_fields(),
+    _field("preemptions", _INT, "preemptions", "times that a running request lost its KV blocks, summed over the run"),
+    _field(
+        "recomputed_tokens",
+        _INT,
+        "tokens",
+        "prefill tokens processed by requests that had been preempted at least once",
+    ),
+    _field("prefill_tokens", _INT, "tokens", "all tokens processed in prefill, recomputed_tokens included"),
+    _field(
+        "kv_utilization_mean",
+        _FLOAT,
+        "share",
+        "KV blocks held, mean over steps / num_blocks; null when memory is unlimited",
+    ),
+    _field("kv_utilization_peak", _FLOAT, "share", "peak_blocks / num_blocks; null when memory is unlimited"),
+    _field("peak_blocks", _INT, "blocks", "most KV blocks held during any step"),
+    _field(
+        "batch_size_mean",
+        _FLOAT,
+        "requests",
+        "running requests, mean over steps: every step counts the same, however long",
+    ),
+    _field("steps", _INT, "steps", "steps that were not idle"),
+    _field("utilization", _FLOAT, "share", "time inside steps / duration_s"),
+    _field("finished", _INT, "requests", "requests of the whole run that got their last token"),
+    _field("rejected", _INT, "requests", "requests of the whole run that were refused because they could never fit"),
+]
+
+CELLS_SCHEMA = _schema("cells", _PARAMETERS + _MEASURES)
+
+REQUESTS_SCHEMA = _schema(
+    "requests",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("request", _INT, "", "position in the workload, from 0", True),
+        _field("arrival_s", _FLOAT, "s", "arrival; the clock starts at 0", True),
+        _field("prompt_tokens", _INT, "tokens", "prompt length", True),
+        _field("output_tokens", _INT, "tokens", "output length", True),
+        _field("admitted_s", _FLOAT, "s", "start of the step that the request was first admitted to; null if rejected"),
+        _field("first_token_s", _FLOAT, "s", "end of the step that made the first token; null if rejected"),
+        _field(
+            "kv_ready_s",
+            _FLOAT,
+            "s",
+            "arrival of the KV cache at the decode instance; null where nothing is transferred",
+        ),
+        _field("finish_s", _FLOAT, "s", "end of the step that made the last token; null if the request did not finish"),
+        *(
+            _field(f"{latency}_s", _FLOAT, "s", f"{name} = {formula}")
+            for latency, (name, formula) in ((x, _LATENCY_NAMES[x]) for x in ("queue_delay", "ttft", "tpot", "e2e"))
+        ),
+        _field("preemptions", _INT, "preemptions", "times that the request lost its KV blocks", True),
+        _field("rejected", _BOOL, "", "refused because it could never fit", True),
+    ],
+)
+
+STEPS_SCHEMA = _schema(
+    "steps",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("step", _INT, "", "number of the step, from 0; idle time is not a step", True),
+        _field("start_s", _FLOAT, "s", "when the step begins", True),
+        _field("end_s", _FLOAT, "s", "when the step ends; its tokens are stamped with this", True),
+        _field("running", _INT, "requests", "requests admitted while the step runs", True),
+        _field("emitted", _INT, "tokens", "tokens emitted by the step", True),
+        _field("tokens", _INT, "tokens", "tokens processed by the step, prefill and decode", True),
+        _field("blocks_used", _INT, "blocks", "KV blocks held while the step runs; 0 when memory is unlimited", True),
+    ],
+)
+
+SCHEMAS: dict[str, pa.Schema] = {"cells": CELLS_SCHEMA, "requests": REQUESTS_SCHEMA, "steps": STEPS_SCHEMA}
+
+
+def units(schema: pa.Schema) -> dict[str, str]:
+    """The unit of every column; empty for names, ids and flags, 1 for a plain number."""
+    return {field.name: field.metadata[b"unit"].decode() for field in schema}
+
+
+def definitions(schema: pa.Schema) -> dict[str, str]:
+    """The definition of every column."""
+    return {field.name: field.metadata[b"definition"].decode() for field in schema}
+
+
+def columns_markdown(schema: pa.Schema) -> str:
+    """A Markdown table of the columns: name, type, unit, definition."""
+    rows = ["| column | type | unit | definition |", "|---|---|---|---|"]
+    for name, unit in units(schema).items():
+        kind = schema.field(name).type
+        text = kind.value_type if pa.types.is_dictionary(kind) else kind
+        rows.append(f"| `{name}` | {text} | {unit} | {definitions(schema)[name]} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_column_tables(document: str) -> str:
+    """A Markdown document whose text between `<!-- columns: TABLE -->` and `<!-- end -->` is made anew."""
+    for table, schema in SCHEMAS.items():
+        mark = f"<!-- columns: {table} -->\n"
+        before, found, rest = document.partition(mark)
+        if found:
+            _, end, after = rest.partition("<!-- end -->")
+            if not end:
+                raise ValueError(f"{mark.strip()} has no <!-- end --> after it")
+            document = before + mark + "\n" + columns_markdown(schema) + "\n" + end + after
+    return document
+
+
+if __name__ == "__main__":  # python -m servesweep.schemas docs/measures.md
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(with_column_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

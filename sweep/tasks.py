@@ -1,0 +1,121 @@
+"""What a worker does: simulate one batch of cells and measure it. A task returns rows, whatever happens in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .metrics import MEASURES, measures
+from .plan import Plan
+from .results import Result
+from .scheduler import Lane, run_lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+
+@dataclass(frozen=True)
+class Task:
+    """A batch of cells, all that a worker needs to know of them. Lists have one entry a cell."""
+
+    positions: list[int]  # in the plan
+    lanes: list[Lane]
+    n_gpus: list[int]
+    ttft_slo_s: list[float]  # NaN: not checked
+    tpot_slo_s: list[float]
+    warmup: float
+    cooldown: float
+    keep_requests: list[bool]  # whether to return the requests, and the log of the steps
+    keep_steps: list[bool]
+
+    def part(self, begin: int, end: int) -> Task:
+        """The task for some of its cells."""
+        cut = {name: value[begin:end] if isinstance(value, list) else value for name, value in vars(self).items()}
+        return Task(**cut)
+
+
+@dataclass
+class Outcome:
+    """What became of a batch. Dictionaries are by position in the plan.
+
+    measures  float64 [cells], NaN where there is none, in the order of `positions`
+    errors    of the cells that failed: "type: message"
+    """
+
+    positions: list[int]
+    measures: dict[str, NDArray[np.float64]]
+    errors: dict[int, str] = field(default_factory=dict)
+    requests: dict[int, Result] = field(default_factory=dict)
+    steps: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+def make_task(plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int]) -> Task:
+    """The task for cells of a plan; `requests` and `steps` are the positions whose tables are kept."""
+    cells = [plan.cells[at] for at in positions]
+    slos = {
+        key: [np.nan if cell.slo[key] is None else cell.slo[key] for cell in cells]
+        for key in ("ttft_slo_s", "tpot_slo_s")
+    }
+    return Task(
+        positions=list(positions),
+        lanes=[cell.lane() for cell in cells],
+        n_gpus=[cell.setup.step.n_gpus for cell in cells],
+        warmup=plan.experiment.slo.warmup,
+        cooldown=plan.experiment.slo.cooldown,
+        keep_requests=[at in requests for at in positions],
+        keep_steps=[at in steps for at in positions],
+        **slos,
+    )
+
+
+def run_task(task: Task) -> Outcome:
+    """Simulate and measure a batch. An error costs the cells that cause it, found by halving, and no others."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    outcome = _outcome(task)
+    outcome.wall_s, outcome.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    return outcome
+
+
+def _outcome(task: Task) -> Outcome:
+    try:
+        return _simulate(task)
+    except Exception as error:
+        count = len(task.positions)
+        if count == 1:
+            nothing = {name: np.full(1, np.nan) for name in MEASURES}
+            return Outcome(task.positions, nothing, {task.positions[0]: f"{type(error).__name__}: {error}"})
+    # Outside of the handler: what the failed batch held is free by now.
+    first, second = _outcome(task.part(0, count // 2)), _outcome(task.part(count // 2, count))
+    return Outcome(
+        task.positions,
+        {name: np.concatenate([first.measures[name], second.measures[name]]) for name in MEASURES},
+        first.errors | second.errors,
+        first.requests | second.requests,
+        first.steps | second.steps,
+    )
+
+
+def _simulate(task: Task) -> Outcome:
+    logged = [lane for lane, keep in enumerate(task.keep_steps) if keep]
+    results = run_lanes(task.lanes, step_log=logged)
+    found = measures(
+        results,
+        ttft_slo_s=np.array(task.ttft_slo_s),
+        tpot_slo_s=np.array(task.tpot_slo_s),
+        warmup=task.warmup,
+        cooldown=task.cooldown,
+        n_gpus=np.array(task.n_gpus),
+    )
+    return Outcome(
+        task.positions,
+        {name: values.astype(np.float64) for name, values in found.items()},
+        requests={task.positions[lane]: results.result(lane) for lane, keep in enumerate(task.keep_requests) if keep},
+        steps={task.positions[lane]: results.step_logs[lane] for lane in logged},
+    )

@@ -1,0 +1,251 @@
+"""Runs: the same tables for any workers and batches, failures as rows, and what is left on disk."""
+
+import hashlib
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import servesweep
+import servesweep.tasks as tasks
+from servesweep.config import ConfigError
+from servesweep.experiment_file import load_experiment
+from servesweep.plan import expand
+from servesweep.reporting import best_by_policy, slo_words, verdict
+from servesweep.runner import Interrupted, run_grid
+from servesweep.scheduler import run_scheduler
+
+LENGTH = {"mean": 300, "sigma": 0.8, "lo": 16, "hi": 2000}
+OUTPUT = {"mean": 60, "sigma": 0.8, "lo": 1, "hi": 400}
+CONFIG = {
+    "name": "small",
+    "workload": {
+        "kind": "synthetic",
+        "prompt": LENGTH,
+        "output": OUTPUT,
+        "n_requests": [40, 60],
+        "seed": [0, 1],
+        "request_rate_rps": [4, 20, 100],
+    },
+    "instance": {"model": "llama-3.1-8b", "chip": ["t4", "h100-sxm"]},
+    "scheduler": {
+        "policy": ["mixed", "chunked", "prefill_first"],
+        "block_size": [8, 64],
+        "num_blocks": 100,
+        "max_running": 32,
+        "token_budget": 256,
+    },
+    "slo": {"ttft_ms": 200, "tpot_ms": 30},
+}
+CELLS = 2 * 2 * 3 * 2 * 3 * 2
+
+
+def digest(directory, table="cells"):
+    return hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "deep" / "small"
+    return run_grid(CONFIG, workers=1, out=out, progress=False, requests="all", steps="policy=chunked,block_size=64")
+
+
+def test_a_row_a_cell_in_plan_order_with_every_parameter(run):
+    plan = expand(load_experiment(CONFIG))
+    df = run.df
+    assert len(df) == CELLS == len(plan.cells)
+    assert df["cell_id"].tolist() == [cell.cell_id for cell in plan.cells]
+    for name in ("seed", "policy", "block_size", "request_rate_rps", "num_blocks"):
+        assert df[name].tolist() == [cell.columns()[name] for cell in plan.cells]
+    assert dict(run.counts) == {
+        "cells": CELLS,
+        "ok": CELLS // 2,
+        "infeasible": CELLS // 2,
+        "failed": 0,
+        "unfinished": 0,
+    }
+    assert df.attrs["units"]["ttft_p99_s"] == "s"
+    assert df.attrs["config"]["name"] == "small"
+    assert list(df["policy"].cat.categories) == ["mixed", "chunked", "prefill_first"]
+
+
+def test_infeasible_cells_are_rows_with_a_reason_and_no_measures(run):
+    rows = run.df[run.df["chip"] == "t4"]
+    assert set(rows["status"]) == {"infeasible"}
+    assert rows["error"].str.startswith("the weights of llama-3.1-8b do not fit 1 x t4").all()
+    assert rows.loc[:, "attainment":].isna().all(axis=None)
+    assert run.df.loc[run.df["status"] == "ok", "error"].isna().all()
+
+
+def test_a_cell_is_what_the_scheduler_gives_alone(run):
+    plan = expand(load_experiment(CONFIG))
+    for at in plan.feasible[::7]:
+        cell, row = plan.cells[at], run.df.iloc[at]
+        options = {key: value for key, value in cell.setup.options.items() if key != "memory"}
+        workload = cell.traffic.workload.at_rate(cell.request_rate_rps)
+        result = run_scheduler(workload, cell.setup.step, **options)
+        measures = result.summary(ttft_slo=0.2, tpot_slo=0.03)
+        for name in ("attainment", "ttft_p99_s", "tpot_mean_s", "preemptions", "steps", "rejected", "duration_s"):
+            assert row[name] == measures[name], name
+
+
+@pytest.mark.parametrize(("workers", "max_lanes"), [(1, 1), (1, 7), (2, 1000), (2, 5)])
+def test_the_tables_are_the_same_bytes_for_any_workers_and_batches(run, tmp_path, workers, max_lanes):
+    options = {"requests": "all", "steps": "policy=chunked,block_size=64", "progress": False}
+    other = run_grid(CONFIG, workers=workers, max_lanes=max_lanes, out=tmp_path / "other", **options)
+    for table in ("cells", "requests", "steps"):
+        assert digest(other.directory, table) == digest(run.directory, table), table
+
+
+def test_other_tables_and_other_names_do_not_change_the_cells(run, tmp_path):
+    plain = run_grid(CONFIG, out=tmp_path, progress=False)
+    assert digest(plain.directory) == digest(run.directory)
+
+
+def test_tables_of_chosen_cells(run):
+    requests, steps = (servesweep.load(run.directory, table=table) for table in ("requests", "steps"))
+    ok = run.df[run.df["status"] == "ok"]
+    assert len(requests) == ok["n_requests"].sum()
+    assert list(dict.fromkeys(requests["cell_id"])) == ok["cell_id"].tolist()
+    assert requests.groupby("cell_id", observed=True)["rejected"].sum().sum() == ok["rejected"].sum()
+    chosen = ok[(ok["policy"] == "chunked") & (ok["block_size"] == 64)]
+    assert list(dict.fromkeys(steps["cell_id"])) == chosen["cell_id"].tolist()
+    assert steps.groupby("cell_id", observed=True, sort=False).size().tolist() == chosen["steps"].tolist()
+
+
+def test_tables_of_an_earlier_run_do_not_stay(tmp_path):
+    run_grid(CONFIG, out=tmp_path, progress=False, steps="all", settings=["n_requests=5", "seed=0"])
+    assert (tmp_path / "steps.parquet").exists()
+    run_grid(CONFIG, out=tmp_path, progress=False, settings=["n_requests=5", "seed=0"])
+    assert not (tmp_path / "steps.parquet").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cells.parquet", "run.json"]
+
+
+def test_facts_of_the_run_are_in_a_file_of_their_own(run):
+    facts = json.loads((run.directory / "run.json").read_text())
+    assert facts["experiment"] == run.config
+    assert facts["counts"] == dict(run.counts)
+    assert set(facts["versions"]) == {"python", "servesweep", "numpy", "pandas", "pyarrow", "joblib"}
+    assert sum(batch["cells"] for batch in facts["batches"]) == CELLS // 2
+    assert load_experiment(facts["experiment"]).tables() == run.config
+
+
+def test_the_default_directory_is_under_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = run_grid(CONFIG, progress=False, settings=["n_requests=5", "seed=0", "chip=h100-sxm"])
+    assert run.directory.resolve() == tmp_path / "results" / "small"
+    assert (tmp_path / "results" / "small" / "cells.parquet").is_file()
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def fail_at_100_rps(lanes, **options):
+    if any(lane.rate == 100 and lane.policy == "chunked" for lane in lanes):
+        raise MemoryError("of 100 rps")
+    return run_lanes(lanes, **options)
+
+
+run_lanes = tasks.run_lanes
+
+
+def test_only_the_cells_that_raise_fail(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "run_lanes", fail_at_100_rps)
+    broken = run_grid(CONFIG, workers=1, out=tmp_path, progress=False)
+    guilty = (run.df["request_rate_rps"] == 100) & (run.df["policy"] == "chunked") & (run.df["status"] == "ok")
+    assert broken.counts["failed"] == guilty.sum() > 0
+    assert broken.failed["cell_id"].tolist() == run.df.loc[guilty, "cell_id"].tolist()
+    assert set(broken.failed["error"]) == {"MemoryError: of 100 rps"}
+    assert broken.failed.loc[:, "attainment":].isna().all(axis=None)
+    pd.testing.assert_frame_equal(broken.df[~guilty], run.df[~guilty], check_categorical=False)
+
+
+def test_an_interrupted_run_keeps_what_has_ended(run, tmp_path, monkeypatch):
+    calls = []
+
+    def interrupt_third(lanes, **options):
+        calls.append(len(lanes))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run_lanes(lanes, **options)
+
+    monkeypatch.setattr(tasks, "run_lanes", interrupt_third)
+    with pytest.raises(Interrupted, match=rf"interrupted: \d+ of {CELLS} cells ended") as caught:
+        run_grid(CONFIG, workers=1, max_lanes=6, out=tmp_path, progress=False)
+    part = caught.value.run
+    assert part.counts["ok"] == sum(calls[:2])
+    assert part.counts["unfinished"] == CELLS // 2 - sum(calls[:2])
+    kept = run.df[run.df["cell_id"].isin(part.df["cell_id"])].reset_index(drop=True)
+    assert np.array_equal(kept["ttft_p99_s"], part.df["ttft_p99_s"], equal_nan=True)
+    assert set(part.df["status"]) == {"ok", "infeasible"}
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_a_directory_that_cannot_be_written_is_an_error_before_the_run(tmp_path, monkeypatch, where):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tasks, "run_lanes", None)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run_grid(CONFIG, out=tmp_path / where, progress=False)
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5])
+def test_workers_that_cannot_be(tmp_path, workers):
+    with pytest.raises(ValueError, match="workers="):
+        run_grid(CONFIG, workers=workers, out=tmp_path, progress=False)
+
+
+# ------------------------------------------------------------------------------------------------------------- reports
+
+
+def table(rows, **axes):
+    """A cells table with these columns: policy, block_size, n_gpus, rate, attainment, output throughput."""
+    names = ["policy", "block_size", "n_gpus", "request_rate_rps", "attainment", "output_throughput_tps"]
+    df = pd.DataFrame(rows, columns=names)
+    df["status"] = "ok"
+    for name in ("ttft_p99_s", "tpot_p99_s", "kv_utilization_peak", "preemptions"):
+        df[name] = 0.5
+    df["ttft_slo_s"], df["tpot_slo_s"] = 0.2, np.nan
+    df.attrs["config"] = {"name": "x", "scheduler": {"policy": ["a", "b"], "block_size": [1, 2]}, **axes}
+    return df
+
+
+def test_best_is_the_highest_rate_that_it_and_all_lower_rates_keep():
+    df = table(
+        [
+            ("a", 1, 1, 1.0, 1.0, 10),
+            ("a", 1, 1, 2.0, 0.9, 20),
+            ("a", 1, 1, 4.0, 0.7, 30),
+            ("a", 1, 1, 8.0, 0.95, 30),  # luck at a higher rate does not count
+            ("a", 2, 1, 1.0, 0.95, 10),
+            ("a", 2, 1, 2.0, 0.89, 20),
+            ("b", 1, 1, 1.0, 0.9, 10),
+            ("b", 2, 1, 1.0, 0.9, 11),
+            ("b", 1, 1, 2.0, 0.5, 10),
+            ("b", 2, 1, 2.0, 0.5, 10),
+        ]
+    )
+    a, b = best_by_policy(df)
+    assert (a.parameters, a.rate_rps, a.is_top) == ({"policy": "a", "block_size": 1}, 2.0, False)
+    assert (b.parameters, b.rate_rps) == ({"policy": "b", "block_size": 2}, 1.0)  # the tie goes to throughput
+    assert verdict([a, b], slo_words(df)) == "a, block_size 1: 2 req/s at 90% attainment (ttft <= 200 ms); 2 x b."
+    (never, *_) = best_by_policy(df, target=1.1)
+    assert never.rate_rps == 0
+    assert verdict([never], "x").startswith("No configuration reaches")
+    assert verdict([], "x") == "No cell could be simulated."
+
+
+def test_best_counts_gpus_and_says_where_the_sweep_ends():
+    rows = [("a", 1, 1, 1.0, 1.0, 10), ("a", 1, 1, 2.0, 1.0, 10), ("b", 1, 4, 1.0, 1.0, 10), ("b", 1, 4, 2.0, 1.0, 10)]
+    a, b = best_by_policy(table(rows))
+    assert (a.parameters["policy"], b.rate_per_gpu_rps) == ("a", 0.5)
+    assert "a, block_size 1: at least 2 req/s at 90%" in verdict([a, b], "x")
+    assert "b at least 2 req/s too" in verdict([a, b], "x")
+    assert "2 req/s, 0.5 per GPU, at 90%" in verdict([b], "x")
+
+
+def test_every_ready_report_has_a_best_of_each_policy(run):
+    best = best_by_policy(run.df)
+    assert {(row.parameters["policy"], row.parameters["n_requests"]) for row in best} == {
+        (policy, n) for policy in ("mixed", "chunked", "prefill_first") for n in (40, 60)
+    }
+    assert verdict(best, slo_words(run.df)).count("req/s") >= 1
