@@ -1,10 +1,10 @@
 """Statistics of the Azure conversation trace: how configs/azure_conversation.toml was made, and how good it is.
 
-    python benchmarks/conversation_statistics.py AzureLLMInferenceTrace_conv.csv --toml > configs/azure_conversation.toml
+    python benchmarks/conversation_statistics.py AzureLLMInferenceTrace_conv.csv --toml
     python benchmarks/conversation_statistics.py AzureLLMInferenceTrace_conv.csv
 
-The first prints the file of statistics, the second a table that compares the trace with the synthetic workload, whose
-figures are means over seeds. The trace is in github.com/Azure/AzurePublicDataset.
+The first prints configs/azure_conversation.toml, the second a table that compares the trace with the synthetic
+workload, whose figures are means over seeds. The trace is in github.com/Azure/AzurePublicDataset.
 """
 
 import argparse
@@ -54,7 +54,9 @@ def toml(trace: Workload) -> str:
     text += f"\n[lengths]\n# Quantiles of both lengths at these levels.\nlevels = {numbers(LEVELS, 'g', 20)}\n"
     for name, lengths in (("prompt_tokens", trace.prompt_tokens), ("output_tokens", trace.output_tokens)):
         text += f"{name} = {numbers(np.quantile(lengths, LEVELS), '.0f', 20)}\n"
-    text += "# Requests in each sixth of the trace, by twelfths of prompt length (rows) and of output length (columns).\n"
+    text += (
+        "# Requests in each sixth of the trace, by twelfths of prompt length (rows) and of output length (columns).\n"
+    )
     text += "cells = [\n"
     for period in cells:
         rows = [f"        [{', '.join(f'{count:3}' for count in row)}],\n" for row in period]

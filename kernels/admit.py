@@ -88,32 +88,37 @@ def _admit_fresh(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
     p, s, t = engine.params, engine.state, engine.traffic
     head = s.head[lanes]
     place = p.row[lanes] + head
-    now = s.now[lanes]
+    rate, now = p.rate[lanes], s.now[lanes]
     room = p.max_running[lanes] - s.running[lanes]
     count = np.ones(lanes.size, np.int64)
-    several = ((room > 1) & (t.arrival[place + 1] / p.rate[lanes] <= now)).nonzero()[0]
+    several = ((room > 1) & (t.arrival[place + 1] / rate <= now)).nonzero()[0]
     if several.size:
         lane = lanes[several]
         most = np.minimum(room[several].astype(np.int64), p.n[lane] - head[several])
         counted = count_admissible(engine, lane, most, batch_tokens)
         if engine.paged:
             # Stopped by something other than an arrival, and only a lower bound known: count the blocks, and again.
-            more = t.arrival[place[several] + counted] / p.rate[lane] <= now[several]
-            more &= (counted < most) & ~s.tight[lane]
-            if more.any():
-                _count_free(engine, lane[more])
-                counted[more] = count_admissible(engine, lane[more], most[more], batch_tokens)
+            more = (counted < most) & ~s.tight[lane]
+            more &= t.arrival[place[several] + counted] / rate[several] <= now[several]
+            again = more.nonzero()[0]
+            if again.size:
+                _count_free(engine, lane[again])
+                counted[again] = count_admissible(engine, lane[again], most[again], batch_tokens)
         count[several] = counted
+    following = head + count
     s.running[lanes] += count
-    s.head[lanes] = head + count
+    s.head[lanes] = following
     if engine.paged:
         begin = p.block_row[lanes] + head
         blocks = t.blocks_before[begin + count] - t.blocks_before[begin]
         s.prefill_blocks[lanes] += blocks
         s.free[lanes] -= blocks
-    s.left[lanes] = np.where(s.left[lanes] == NOTHING_LEFT, t.prompt[place], s.left[lanes])
-    which, request = spread(head, count)
-    first_time = request >= s.high_water[lanes][which] if engine.preempted else slice(None)
-    engine.outcome.admitted_s[(p.out[lanes][which] + request)[first_time]] = now[which][first_time]
-    s.high_water[lanes] = np.maximum(s.high_water[lanes], head + count)
+    left = s.left[lanes]
+    s.left[lanes] = np.where(left == NOTHING_LEFT, t.prompt[place], left)
+    if engine.budgets:
+        # Without a budget the prefill phase of this very loop runs them, and notes the time.
+        which, request = spread(head, count)
+        first_time = (request >= s.high_water[lanes][which]).nonzero()[0] if engine.preempted else slice(None)
+        engine.outcome.admitted_s[(p.out[lanes][which] + request)[first_time]] = now[which][first_time]
+        s.high_water[lanes] = np.maximum(s.high_water[lanes], following)
     set_head(engine, lanes)

@@ -45,7 +45,7 @@ def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
     p, s = engine.params, engine.state
     size = p.block_size[lanes]
     weights = engine.ramps[p.ramp[lanes] + size - tick % size]
-    slack = np.einsum("ij,ij->i", s.growth[lanes], weights)
+    slack = np.einsum("ij,ij->i", s.growth.take(lanes, axis=0), weights)
     # rint: the quotient is whole, but a division by 3 or 7 can print it as 2.9999...
     return np.rint((context - s.decoding[lanes] + slack) / size)
 

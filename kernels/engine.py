@@ -16,6 +16,7 @@ from .prefill import prefill
 from .queue import set_head
 from .state import NO_LIMIT, Floats, Ints, Outcome, Params, State, Traffic, compact, new_state, widen_slots
 from .steplog import StepLog
+from .steptime import StepCoefficients
 
 _FEW_SLOTS = 16
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
@@ -62,18 +63,23 @@ class Engine:
         # Facts about the whole batch, so that what nobody needs is not computed.
         self.paged = bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
-        self.communicates = bool(params.coefficients[5:].any())
+        self.communicates = bool(params.coefficients[:, 5:].any())
         self.preempted = False  # whether a request was ever preempted
         # Sums over the residues stay exact in float32 while they are below 2**24.
         residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
         self.ramps, ramp_begins = block_ramps(block_sizes, residue_type)
         params.ramp = np.asarray(ramp_begins)[np.searchsorted(block_sizes, params.block_size)]
+        self.one = residue_type(1)  # of the type of State.growth: adding another one is ten times slower
         residues = max(block_sizes) if self.paged else 1
         stack = most_running if self.paged else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
         self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
         self.state.free[:] = params.num_blocks
         set_head(self, np.arange(lanes))
+        self._columns = params.coefficients.T.copy()  # [9, L], each contiguous for the phases that use all lanes
+        # Of one model on one chip they are single numbers, which saves looking them up.
+        alike = lanes > 0 and bool((params.coefficients == params.coefficients[0]).all())
+        self._alike = StepCoefficients(*map(float, params.coefficients[0])) if alike else None
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
@@ -110,6 +116,12 @@ class Engine:
     def totals(self) -> Totals:
         """Of the lanes that are done; NaN elsewhere."""
         return Totals(*self._totals)
+
+    def coefficients_of(self, lanes: Ints | None = None) -> StepCoefficients:
+        """Step-time coefficients of some lanes, or of all; floats, or [n]."""
+        if self._alike is not None:
+            return self._alike
+        return StepCoefficients(*(self._columns if lanes is None else self.params.coefficients.take(lanes, axis=0).T))
 
     def make_room(self, slots: int) -> None:
         """Have at least `slots` places for decoding requests in every lane."""
@@ -150,6 +162,7 @@ class Engine:
         keep[lanes] = False
         compact(s, keep.nonzero()[0])
         compact(p, keep.nonzero()[0])
+        self._columns = p.coefficients.T.copy()
 
     def _decode_block_steps(self, lanes: Ints) -> Floats:
         """Blocks held in the decode steps of all requests, summed: a step that decodes from a cache of t tokens holds

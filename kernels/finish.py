@@ -7,39 +7,48 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .blocks import blocks_for
-from .state import NO_END
+from .state import NO_END, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
 def finish(engine: Engine) -> None:
-    """Let go of the requests that end at their lane's tick: one a lane and round, rarely more than a few rounds."""
+    """Let go of the requests that end at their lane's tick.
+
+    Slots are cleared one a lane and round, rarely more than a few rounds; the rest is done for all of them together.
+    """
     p, s, t = engine.params, engine.state, engine.traffic
     slots = s.slot_end.shape[1]
-    slot_end, slot_request = s.slot_end.ravel(), s.slot_request.ravel()
+    slot_end = s.slot_end.ravel()
+    rounds: list[tuple[Ints, Ints]] = []
     lanes = (s.next_end == s.tick).nonzero()[0]
     while lanes.size:
-        slot = s.next_slot[lanes]
-        index = lanes * slots + slot
-        request = slot_request[index]
-        tick = s.tick[lanes]
-        total = t.total[p.row[lanes] + request]
-        engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]
+        begin = lanes * slots
+        index = begin + s.next_slot[lanes]
+        rounds.append((lanes, index))
         slot_end[index] = NO_END
-        decoding = s.decoding[lanes] - 1
-        s.decoding[lanes] = decoding
-        s.slot_order[lanes, decoding.astype(np.int64)] = slot
-        s.running[lanes] -= 1
-        s.context[lanes] -= total
-        if engine.paged:
-            size = p.block_size[lanes]
-            residue = (tick + 1 - total).astype(np.int64) % size
-            s.growth[lanes, residue] -= 1
-            s.used[lanes] -= blocks_for(total - 1, size)
-        ends = s.slot_end[lanes]
-        slot = ends.argmin(axis=1)
-        end = ends[np.arange(lanes.size), slot]
+        slot = s.slot_end.take(lanes, axis=0).argmin(axis=1)
+        end = slot_end[begin + slot]
         s.next_slot[lanes] = slot
         s.next_end[lanes] = end
-        lanes = lanes[end == tick]
+        lanes = lanes[end == s.tick[lanes]]
+    if not rounds:
+        return
+    lanes = np.concatenate([lanes for lanes, _ in rounds])
+    index = np.concatenate([index for _, index in rounds])
+    earlier = np.concatenate([np.full(lanes.size, n) for n, (lanes, _) in enumerate(rounds, 1)])
+    request = s.slot_request.ravel()[index]
+    total = t.total[p.row[lanes] + request]
+    engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]
+    freed = lanes * slots + s.decoding[lanes].astype(np.int64) - earlier
+    s.slot_order.ravel()[freed] = index - lanes * slots
+    gone = np.bincount(lanes, minlength=s.running.size)
+    s.decoding -= gone
+    s.running -= gone
+    s.context -= np.bincount(lanes, total, s.running.size)
+    if engine.paged:
+        size = p.block_size[lanes]
+        residue = (s.tick[lanes] + 1 - total).astype(np.int64) % size
+        np.subtract.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)
+        s.used -= np.bincount(lanes, blocks_for(total - 1, size), s.running.size)

@@ -6,14 +6,14 @@ everything that decodes; under `prefill_first` it does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .blocks import blocks_for, held
 from .queue import largest, spread
 from .state import NOTHING_LEFT, Floats, Ints
-from .steptime import StepCoefficients, step_seconds
+from .steptime import step_seconds
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -27,48 +27,51 @@ def pairs_of(tokens: Floats) -> Floats:
 def prefill(engine: Engine) -> None:
     """Run one step in every lane whose oldest prefill ends in it."""
     p, s, t = engine.params, engine.state, engine.traffic
+    beside = engine.decode_beside_prefill
     share = p.budget - s.decoding
-    lanes = (s.left <= share).nonzero()[0] if engine.budgets else (s.left < NOTHING_LEFT).nonzero()[0]
+    lanes = (s.left <= share).nonzero()[0]
     if not lanes.size:
         return
-    share = share[lanes]
-    beside = engine.decode_beside_prefill
     begin, decoding, context = s.now[lanes], s.decoding[lanes], s.context[lanes]
     prefill_blocks = s.prefill_blocks[lanes]
-    tokens, pairs = np.zeros(lanes.size), np.zeros(lanes.size)
-    again = _Finished.none()
+    again: _Finished | None = None
+    again_tokens: Floats | float = 0.0
     if engine.preempted:
-        again = _repeat_prefills(engine, lanes, share, tokens, pairs)
-        share = share - tokens
-        _count_recomputed(engine, lanes, share)
+        again_tokens, again_pairs = np.zeros(lanes.size), np.zeros(lanes.size)
+        again = _repeat_prefills(engine, lanes, share[lanes], again_tokens, again_pairs)
+        if engine.budgets:
+            _count_recomputed(engine, lanes, share[lanes] - again_tokens)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
-    first, head, row = s.first_prefill[lanes], s.head[lanes], p.row[lanes]
-    part_way = s.stack_size[lanes] > s.stack_waiting[lanes]  # a repeated prefill is still the oldest
-    done = np.where(part_way, 0, s.done[lanes])
-    before = t.prompts_before[row + first] + done
-    fresh_tokens = t.prompts_before[row + head] - before
-    end, rest = head.copy(), np.zeros(lanes.size)
+    first, row, out = s.first_prefill[lanes], p.row[lanes], p.out[lanes]
+    end = s.head[lanes]
+    start = row + first
+    tokens = t.prompts_before[row + end] - t.prompts_before[start]
     if engine.budgets:
-        cut = (fresh_tokens > share).nonzero()[0]
-        if cut.size:
-            end[cut] = _completed(engine, row[cut] + first[cut], head[cut] - first[cut], before[cut], share[cut]) + first[cut]
-            rest[cut] = share[cut] - (t.prompts_before[row[cut] + end[cut]] - before[cut])
-            fresh_tokens[cut] = share[cut]
-    tokens += fresh_tokens
-    pairs += t.pairs_before[row + end] - t.pairs_before[row + first] - pairs_of(done) + pairs_of(rest)
-
-    coefficients = StepCoefficients(*p.coefficients[:, lanes])
-    if beside:
-        now = begin + step_seconds(coefficients, decoding + tokens, context + pairs, context + tokens)
+        tokens, pairs = _cut_by_budget(engine, lanes, start, end, share[lanes] - again_tokens, tokens)
     else:
-        now = begin + step_seconds(coefficients, tokens, pairs, tokens)
+        pairs = t.pairs_before[row + end] - t.pairs_before[start]
+        s.left[lanes] = NOTHING_LEFT
+    if engine.preempted:
+        tokens += again_tokens
+        pairs += again_pairs
 
+    coefficients = engine.coefficients_of(lanes)
+    if beside:
+        work = (decoding + tokens, context + pairs, context + tokens)
+    else:
+        work = (tokens, pairs, tokens)
+    now = begin + step_seconds(coefficients, *work, engine.communicates)
+
+    decoding_blocks = np.zeros(0)
     if engine.paged:
         s.block_steps[lanes] += prefill_blocks
-    decoding_blocks = _blocks_of_waiting_decodes(engine, lanes) if engine.paged and not beside else np.zeros(0)
+        if not beside:
+            decoding_blocks = _blocks_of_waiting_decodes(engine, lanes)
     if engine.log is not None:
-        emitted = end - first + np.bincount(again.which, minlength=lanes.size) + decoding * beside
+        emitted = end - first + decoding * beside
+        if again is not None:
+            emitted = emitted + np.bincount(again.which, minlength=lanes.size)
         engine.log.prefill_step(engine, lanes, begin, now, emitted, tokens + decoding * beside, prefill_blocks)
 
     s.now[lanes] = now
@@ -82,22 +85,56 @@ def prefill(engine: Engine) -> None:
     if engine.paged:
         block_row = p.block_row[lanes]
         s.prefill_blocks[lanes] -= t.blocks_before[block_row + end] - t.blocks_before[block_row + first]
-    s.done[lanes] = np.where(part_way, s.done[lanes], rest)
-    left = np.where(end < head, t.prompt[row + end] - rest, NOTHING_LEFT)
-    s.left[lanes] = np.where(part_way, s.left[lanes], left)
-    which, request = spread(first, end - first)
+    count = end - first
+    which, request = spread(first, count)
     if request.size:
-        lane = lanes[which]
-        engine.outcome.first_token_s[p.out[lane] + request] = now[which]
-        _start_decoding(engine, lane, request, t.prompt[row[which] + request])
-    if again.which.size:
-        _start_decoding(engine, lanes[again.which], again.request, again.tokens)
+        cell = out[which] + request
+        engine.outcome.first_token_s[cell] = now[which]
+        if not engine.budgets:
+            engine.outcome.admitted_s[cell] = begin[which]
+        _start_decoding(engine, lanes[which], request, t.prompt[row[which] + request], request - first[which])
+    if again is not None:
+        _start_decoding(engine, lanes[again.which], again.request, again.tokens, again.place)
     if engine.paged and not beside:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
         s.used[lanes] = decoding_blocks + prefill_blocks
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
         s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
         s.tight[lanes] = True
+
+
+def _cut_by_budget(
+    engine: Engine, lanes: Ints, start: Ints, end: Ints, share: Floats, tokens: Floats
+) -> tuple[Floats, Floats]:
+    """Tokens and attention pairs of this step's fresh prefills, all of which hold `tokens`; `end` is moved back to those that
+    complete, and the state of the next one is kept. All [n]."""
+    p, s, t = engine.params, engine.state, engine.traffic
+    row = p.row[lanes]
+    done, left = s.done[lanes], np.full(lanes.size, NOTHING_LEFT)
+    part_way = np.zeros(0, np.int64)
+    if engine.preempted:
+        part_way = (s.stack_size[lanes] > s.stack_waiting[lanes]).nonzero()[0]  # a repeated prefill is still the oldest
+        left[part_way] = s.left[lanes[part_way]]
+        kept = done[part_way]
+        done[part_way] = 0
+    tokens = tokens - done
+    rest = np.zeros(lanes.size)
+    cut = (tokens > share).nonzero()[0]
+    if cut.size:
+        before = t.prompts_before[start[cut]] + done[cut]
+        some = _completed(engine, start[cut], end[cut] + row[cut] - start[cut], before, share[cut])
+        place = start[cut] + some
+        end[cut] = place - row[cut]
+        rest[cut] = share[cut] - (t.prompts_before[place] - before)
+        tokens[cut] = share[cut]
+        ahead = np.setdiff1d(cut, part_way, assume_unique=True) if part_way.size else cut
+        left[ahead] = t.prompt[row[ahead] + end[ahead]] - rest[ahead]
+    pairs = t.pairs_before[row + end] - t.pairs_before[start] - pairs_of(done)
+    pairs[cut] += pairs_of(rest[cut])
+    if part_way.size:
+        rest[part_way] = kept
+    s.done[lanes], s.left[lanes] = rest, left
+    return tokens, pairs
 
 
 def _completed(engine: Engine, place: Ints, most: Ints, before: Floats, share: Floats) -> Ints:
@@ -120,25 +157,20 @@ def _blocks_of_waiting_decodes(engine: Engine, lanes: Ints) -> Floats:
     return used
 
 
-class _Finished:
-    """Repeated prefills that end in this step: index into the step's lanes, request, tokens processed. All [n]."""
+class _Finished(NamedTuple):
+    """Repeated prefills that end in this step: index into the step's lanes, request, tokens processed, place among those of the
+    lane. All [n]."""
 
-    def __init__(self, which: list[Ints], request: list[Ints], tokens: list[Floats]) -> None:
-        unordered = np.concatenate([np.zeros(0, np.int64), *which])
-        order = np.argsort(unordered, kind="stable")  # rounds mix the lanes; their requests must come in runs
-        self.which = unordered[order]
-        self.request = np.concatenate([np.zeros(0, np.int64), *request])[order]
-        self.tokens = np.concatenate([np.zeros(0), *tokens])[order]
-
-    @classmethod
-    def none(cls) -> _Finished:
-        return cls([], [], [])
+    which: Ints
+    request: Ints
+    tokens: Floats
+    place: Ints
 
 
-def _repeat_prefills(engine: Engine, lanes: Ints, share: Floats, tokens: Floats, pairs: Floats) -> _Finished:
+def _repeat_prefills(engine: Engine, lanes: Ints, share: Floats, tokens: Floats, pairs: Floats) -> _Finished | None:
     """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and `pairs`."""
     p, s = engine.params, engine.state
-    whiches, requests, processed = [], [], []
+    whiches, requests, processed = list[Ints](), list[Ints](), list[Floats]()
     which = (s.stack_size[lanes] > s.stack_waiting[lanes]).nonzero()[0]
     while which.size:
         lane = lanes[which]
@@ -166,7 +198,10 @@ def _repeat_prefills(engine: Engine, lanes: Ints, share: Floats, tokens: Floats,
         upcoming = s.stack_tokens[more_lane, place[more] - 1].astype(np.float64)
         s.left[more_lane] = upcoming
         which = more_which[tokens[more_which] < share[more_which]]
-    return _Finished(whiches, requests, processed)
+    if not whiches:
+        return None
+    places = [np.full(which.size, place) for place, which in enumerate(whiches)]
+    return _Finished(*map(np.concatenate, (whiches, requests, processed, places)))
 
 
 def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
@@ -188,30 +223,26 @@ def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
     np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
 
 
-def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats) -> None:
-    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots. All [n]; lanes in runs."""
+def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
+    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots.
+
+    `place` is 0 for a lane's first request, 1 for its second, ... All [n].
+    """
     p, s, t = engine.params, engine.state, engine.traffic
     total = t.total[p.row[lanes] + requests]
     end = s.tick[lanes] + total - processed - 1
-    decoding = s.decoding[lanes].astype(np.int64)
-    once = lanes.size < 2 or bool((lanes[1:] != lanes[:-1]).all())
-    if not once:
-        begins = np.concatenate([[True], lanes[1:] != lanes[:-1]])
-        place = np.arange(lanes.size)
-        decoding += place - np.maximum.accumulate(np.where(begins, place, 0))
+    decoding = s.decoding[lanes].astype(np.int64) + place
     engine.make_room(int(decoding.max()) + 1)
-    slot = s.slot_order[lanes, decoding].astype(np.int64)
-    index = lanes * s.slot_end.shape[1] + slot
+    slots = s.slot_end.shape[1]
+    slot = s.slot_order.ravel()[lanes * slots + decoding].astype(np.int64)
+    index = lanes * slots + slot
     s.slot_end.ravel()[index] = end
     s.slot_request.ravel()[index] = requests
     np.add.at(s.decoding, lanes, 1.0)
     np.add.at(s.context, lanes, processed + 1)
-    sooner = (end < s.next_end[lanes]).nonzero()[0]
-    if not once:
-        # Of repeated indices the last one is written: the smallest end must be it.
-        sooner = sooner[np.argsort(-end[sooner], kind="stable")]
-    s.next_end[lanes[sooner]] = end[sooner]
-    s.next_slot[lanes[sooner]] = slot[sooner]
+    np.minimum.at(s.next_end, lanes, end)
+    soonest = (end == s.next_end[lanes]).nonzero()[0]
+    s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
         residue = (end + 1 - total).astype(np.int64) % p.block_size[lanes]
-        np.add.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, 1)
+        np.add.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+_FEW = 4
+
+
 def set_head(engine: Engine, lanes: Ints) -> None:
     """Look up arrival and blocks of the queue's head, after it changed."""
     p, s, t = engine.params, engine.state, engine.traffic
@@ -30,12 +33,13 @@ def set_head(engine: Engine, lanes: Ints) -> None:
                 s.head_blocks[waiting] = blocks_for(tokens, p.block_size[waiting])
 
 
-def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
+def spread(first: Ints, count: Ints) -> tuple[Ints | slice, Ints]:
     """Ranges first, first + 1, ... of `count` each, laid end to end: (index of the range, value). Both [sum of count]."""
-    if count.size and count.max() == 1 and count.min() == 1:
-        return np.arange(count.size), first
+    total = int(count.sum())
+    if total == count.size and count.min(initial=1) == 1:
+        return slice(None), first
     which = np.repeat(np.arange(count.size), count)
-    value = np.arange(which.size) + np.repeat(first - (np.cumsum(count) - count), count)
+    value = np.arange(total) + np.repeat(first - (np.cumsum(count) - count), count)
     return which, value
 
 
@@ -64,18 +68,28 @@ def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floa
     The head itself is known to join. All [n] but `batch_tokens` [L], the tokens that the lane's prefill batch already has.
     """
     p, s, t = engine.params, engine.state, engine.traffic
-    row, block_row, head = p.row[lanes], p.block_row[lanes], s.head[lanes]
+    head = s.head[lanes]
+    begin, block_begin = p.row[lanes] + head, p.block_row[lanes] + head
+    rate, now, free = p.rate[lanes], s.now[lanes], s.free[lanes]
+    limit = p.max_tokens[lanes]
 
-    def test(rows: Ints, number: Ints) -> npt.NDArray[np.bool_]:
-        lane = lanes[rows]
-        begin = row[rows] + head[rows]
-        ok: npt.NDArray[np.bool_] = t.arrival[begin + number - 1] / p.rate[lane] <= s.now[lane]
+    def test(rows: Ints | slice, number: Ints) -> npt.NDArray[np.bool_]:
+        """Whether `number` requests can join: [n] or [n, K] for K numbers a row."""
+        wide = (rows, None) if number.ndim == 2 else rows
+        first = begin[wide]
+        ok: npt.NDArray[np.bool_] = t.arrival[first + (number - 1)] / rate[wide] <= now[wide]
         if engine.paged:
-            block_begin = block_row[rows] + head[rows]
-            ok &= t.blocks_before[block_begin + number] - t.blocks_before[block_begin] <= s.free[lane]
+            blocks = block_begin[wide]
+            ok &= t.blocks_before[blocks + number] - t.blocks_before[blocks] <= free[wide]
         if not engine.decode_beside_prefill:
-            tokens = t.prompts_before[begin + number] - t.prompts_before[begin]
-            ok &= batch_tokens[lane] + tokens <= p.max_tokens[lane]
+            tokens = t.prompts_before[first + number] - t.prompts_before[first]
+            ok &= batch_tokens[lanes][wide] + tokens <= limit[wide]
         return ok
 
-    return largest(np.ones(lanes.size, np.int64), most + 1, test)
+    # Nearly always a handful: try the first few numbers of every row in one go, and search only where all of them pass.
+    few = np.minimum(np.arange(2, _FEW + 2), most[:, None])
+    good = np.minimum(1 + test(slice(None), few).sum(axis=1), most)
+    more = ((good > _FEW) & (good < most)).nonzero()[0]
+    if more.size:
+        good[more] = largest(good[more], most[more] + 1, lambda rows, number: test(more[rows], number))
+    return good

@@ -54,7 +54,7 @@ class Params:
     max_running: Floats
     budget: Floats  # tokens a step, NO_LIMIT without one
     max_tokens: Floats  # prompt tokens a prefill batch (prefill_first)
-    coefficients: Floats  # [9, L] rows of steptime.StepCoefficients
+    coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients
 
 
 @dataclass
@@ -145,5 +145,4 @@ def widen_slots(state: State, slots: int) -> None:
 def compact(record: Params | State, keep: Ints) -> None:
     """Slice every array of a record to the lanes `keep`."""
     for field in fields(record):
-        value = getattr(record, field.name)
-        setattr(record, field.name, value[:, keep] if field.name == "coefficients" else value[keep])
+        setattr(record, field.name, getattr(record, field.name)[keep])

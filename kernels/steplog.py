@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocks import demand, held
-from .state import Bools, Floats, Ints
+from .state import NO_LIMIT, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -58,6 +58,7 @@ class StepLog:
             blocks = blocks + held(engine, lane, s.context[lane], tick)
             if engine.decode_beside_prefill:
                 blocks = blocks + demand(engine, lane, tick)
+        blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
         columns = (begin[mine], end[mine], s.running[lane], emitted[mine], tokens[mine], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
@@ -77,10 +78,11 @@ class StepLog:
         blocks = np.zeros(lane.size)
         if engine.paged:
             tick = s.tick[lane].astype(np.int64) + step.astype(np.int64)
-            grown = np.cumsum(demand(engine, lane, tick))
-            at_first = grown[first] - demand(engine, lane, tick)[first]
+            asked = demand(engine, lane, tick)
+            grown = np.cumsum(asked)
             start = held(engine, lanes, s.context[lanes], s.tick[lanes].astype(np.int64)) + s.prefill_blocks[lanes]
-            blocks = np.repeat(start, count) + grown - at_first
+            blocks = np.repeat(start, count) + grown - (grown - asked)[first]
+            blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
         tokens = s.decoding[lane] + np.broadcast_to(piece, s.now.shape)[lane]
         columns = (begin, end, s.running[lane], s.decoding[lane], tokens, blocks)
         self._parts.append((engine.params.lane[lane], columns))

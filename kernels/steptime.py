@@ -30,18 +30,22 @@ class StepCoefficients(NamedTuple):
     doubling_per_token_s: FloatOrArray
 
 
-def step_seconds(c: StepCoefficients, tokens: Any, context: Any, kv_tokens: Any) -> Any:
+def step_seconds(c: StepCoefficients, tokens: Any, context: Any, kv_tokens: Any, communicates: bool = True) -> Any:
     """Seconds of a step that has at least one token; arguments and coefficients are scalars or `[L]`, and broadcast.
 
     tokens     tokens that pass through the model: one a decoding request, and the prefill tokens
     context    attention work, in pairs of a token and a token that it attends to
     kv_tokens  tokens whose KV is read or written
 
+    communicates  False where all communication coefficients are 0, which saves computing them
+
     A step without tokens takes no time at all; that is the caller's case to handle: whoever chooses the step knows it.
     The order of the operations is fixed: the same arguments give the same bits, alone or in a batch.
     """
     compute = c.compute_per_token_s * tokens + c.compute_per_context_s * context
     memory = c.memory_fixed_s + c.memory_per_token_s * kv_tokens
+    if not communicates:
+        return np.maximum(compute, memory) + c.overhead_s  # the same bits as with communication of 0 s
     ring = c.ring_fixed_s + c.ring_per_token_s * tokens
     doubling = c.doubling_fixed_s + c.doubling_per_token_s * tokens
     return np.maximum(compute, memory) + np.minimum(ring, doubling) + c.overhead_s

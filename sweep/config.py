@@ -51,8 +51,8 @@ class Needs:
 class Key:
     """What a key may hold.
 
-    kind      int, float or str; LognormalLen stands for a length: an integer, or a table of mean, sigma, lo, hi; dict for
-              the names of a trace's columns
+    kind      int, float or str; LognormalLen for a length: an integer, or a table of mean, sigma, lo, hi; dict for the
+              names of a trace's columns
     axis      a list of values is allowed, and multiplies the cells
     lowest, highest    limits that are allowed themselves;  above, below    limits that are not
     names     for strings: the names that there are; for numbers: names allowed beside them

@@ -161,7 +161,7 @@ def expand(experiment: Experiment) -> Plan:
     ...     "scheduler": {"policy": "mixed", "block_size": 16},
     ... })
     >>> [cell.cell_id for cell in expand(experiment).cells]
-    []
+    ['79a9642864648031', 'd5ad231c29ed72a6']
 
     ConfigError for a trace that cannot be used, and when not a single cell can run.
     """
@@ -217,7 +217,7 @@ def content_id(identity: Mapping[str, Any]) -> str:
     """sha256 of the canonical JSON: sorted keys, no spaces, the shortest digits that give a number back.
 
     >>> content_id({"rules": 1, "request_rate_rps": 0.1})
-    ''
+    'fde49daee98a8be77c34d54958893fdb03469a1a809c36cdb3aa8ea88cf08af9'
     """
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -240,7 +240,7 @@ def _points(table: WorkloadTable | InstanceTable | SchedulerTable) -> list[dict[
 
 def _setups(instance: Mapping[str, Any], schedulers: list[dict[str, Any]]) -> list[Setup]:
     """The set-ups of one instance."""
-    named = {
+    named: dict[str, Model | Chip | Link] = {
         "model": catalogue.model(instance["model"]),
         "chip": catalogue.chip(instance["chip"]),
         **({"link": catalogue.link(instance["link"])} if instance["link"] is not None else {}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal
@@ -20,15 +19,16 @@ class Silent:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def advance(self, cells: int, failed: int) -> None:
-        """Count cells that have ended, and those of them that failed."""
+    def advance(self, cells: int, failed: int, expected_s: float) -> None:
+        """Count cells that have ended, and those of them that failed; the whole run should now take `expected_s`."""
 
 
 class Progress(Silent):
     """Cells done, cells a second and time left, on stderr: a bar on a terminal, elsewhere a line every ten seconds."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, expected_s: float) -> None:
         self.total = total
+        self.expected_s = expected_s
         self.done = 0
         self.failed = 0
         self.started = time.perf_counter()
@@ -50,14 +50,15 @@ class Progress(Silent):
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, cells: int, failed: int) -> None:
+    def advance(self, cells: int, failed: int, expected_s: float) -> None:
+        self.expected_s = expected_s
         self.done += cells
         self.failed += failed
         self._show()
@@ -76,10 +77,9 @@ class Progress(Silent):
         elapsed = time.perf_counter() - self.started
         parts = [f"{self.done}/{self.total} cells", f"{elapsed:.0f} s"]
         if self.done:
-            parts += [
-                f"{self.done / elapsed:.1f} cells/s",
-                f"{elapsed * (self.total - self.done) / self.done:.0f} s left",
-            ]
+            parts.append(f"{self.done / elapsed:.1f} cells/s")
+        if elapsed < self.expected_s:
+            parts.append(f"about {self.expected_s - elapsed:.0f} s left")
         if self.failed:
             parts.append(f"{self.failed} failed")
         return ", ".join(parts)

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 TARGET = 0.9  # attainment that the best rate must keep
-# Configurations that differ in one of these answer different questions: each value has its own best.
-_SEPARATE = ("workload", "n_requests", "arrivals", "cv", "model", "ttft_slo_s", "tpot_slo_s")
+# What is given, not chosen: configurations that differ in one of these are not compared, each value has its own best.
+_SEPARATE = (
+    *("workload", "n_requests", "arrivals", "cv", "model", "ttft_slo_s", "tpot_slo_s"),
+    *("mfu", "mbu", "overhead_s", "mem_reserve"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,9 @@ def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
     """The best configuration of every policy, the best policy first.
 
     Best is the highest request rate per GPU that keeps `target`: attainment, the mean over seeds, is at least that at
-    this rate and at every lower rate of the sweep. Ties go to the higher output throughput. Configurations with other
-    workloads, models or SLOs are not compared: each such group has its own best.
+    this rate and at every lower rate of the sweep. Ties go to the higher attainment, then output throughput.
+    Configurations are not compared across workloads, models, SLOs, efficiencies or reserved memory: each of these has
+    its own best.
 
     df  the cells table of a run, as `load` or `Run.df` gives it: `attrs["config"]` tells the axes
     """
@@ -56,12 +60,12 @@ def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
     groups = ["policy", *(name for name in _SEPARATE if name in varied)]
     names = list(dict.fromkeys([*groups, *varied]))
     best: dict[tuple[Any, ...], Best] = {}
-    order: dict[tuple[Any, ...], tuple[float, float]] = {}
+    order: dict[tuple[Any, ...], tuple[float, ...]] = {}
     for key, cells in ok.groupby([*names, "n_gpus"], observed=True, dropna=False, sort=False):
         parameters = dict(zip(names, (_plain(value) for value in key[:-1]), strict=True))
         found = _best_rate(parameters, int(key[-1]), cells, target)
         group = tuple(parameters[name] for name in groups)
-        rank = (found.rate_per_gpu_rps, found.measures["output_throughput_tps"])
+        rank = (found.rate_per_gpu_rps, found.measures["attainment"], found.measures["output_throughput_tps"])
         if group not in order or rank > order[group]:
             best[group], order[group] = found, rank
     return [best[group] for group in sorted(order, key=lambda group: order[group], reverse=True)]

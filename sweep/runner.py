@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .batches import MAX_LANES, default_workers, make_batches
+from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
 from .config import ConfigError, Experiment
 from .experiment_file import load_experiment
 from .metrics import MEASURES
@@ -59,12 +59,12 @@ class Run:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run stopped by the user. `run` holds what was finished, which is on disk."""
+    """A run stopped by the user. `run` holds what had ended, which is on disk."""
 
     def __init__(self, run: Run) -> None:
-        counts = run.counts
-        ended = counts["cells"] - counts["unfinished"]
-        super().__init__(f"interrupted: {ended} of {counts['cells']} cells ended; their rows are in {run.directory}")
+        ended = run.counts["ok"] + run.counts["failed"]
+        kept = f"their rows are in {run.directory}" if ended else "nothing was written"
+        super().__init__(f"interrupted: {ended:,} of {run.counts['cells']:,} cells ended; {kept}")
         self.run = run
 
 
@@ -117,19 +117,24 @@ def run_plan(
     collected = _Collected(plan)
     started = time.perf_counter()
     interrupted = False
-    with Progress(len(feasible)) if progress else Silent() as shown:
+    expected = estimate(plan, batches, workers).wall_s
+    actual_s = expected_s = 0.0  # of the batches that have ended
+    with Progress(len(feasible), expected) if progress else Silent() as shown:
         try:
             with closing(_outcomes(tasks, min(workers, len(batches)))) as outcomes:  # closing it stops the workers
                 for outcome in outcomes:
                     collected.add(outcome)
-                    shown.advance(len(outcome.positions), len(outcome.errors))
+                    actual_s += outcome.wall_s
+                    expected_s += expected_cpu_s(plan, outcome.positions)
+                    shown.advance(len(outcome.positions), len(outcome.errors), expected * actual_s / expected_s)
         except KeyboardInterrupt:
             interrupted = True
         except Exception as error:  # a worker died: its cells, and those not yet run, have no result
             collected.fail_rest(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    counts = collected.write(directory)
-    run = Run(plan.experiment, directory, counts, time.perf_counter() - started)
-    _write_json(directory / "run.json", _facts(run, workers, collected.batches))
+    run = Run(plan.experiment, directory, collected.counts(), time.perf_counter() - started)
+    if collected.batches or not interrupted:  # an interrupted run without a result leaves an earlier one in place
+        collected.write(directory)
+        _write_json(directory / "run.json", _facts(run, workers, collected.batches))
     if interrupted:
         raise Interrupted(run)
     return run
@@ -140,7 +145,7 @@ def choose_workers(plan: Plan, workers: int | None) -> int:
     if workers is None:
         from joblib import cpu_count
 
-        return default_workers(len(plan.feasible), cpu_count())
+        return default_workers(plan, cpu_count())
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers={workers!r}: must be an integer of at least 1")
     return workers
@@ -210,8 +215,13 @@ class _Collected:
             if not status:
                 self.status[at], self.error[at] = "failed", reason
 
-    def write(self, directory: Path) -> dict[str, int]:
-        """Write the tables, rows in plan order, and return the counts. Cells without an outcome have no row."""
+    def counts(self) -> dict[str, int]:
+        """Cells in all, by status, and without an outcome."""
+        counts = {status: self.status.count(status) for status in ("ok", "infeasible", "failed")}
+        return {"cells": len(self.status), **counts, "unfinished": self.status.count("")}
+
+    def write(self, directory: Path) -> None:
+        """Write the tables, rows in plan order. Cells without an outcome have no row."""
         from .tables import cells_table, requests_table, steps_table, write_table
 
         rows = [at for at, status in enumerate(self.status) if status]
@@ -233,8 +243,6 @@ class _Collected:
                 path.unlink(missing_ok=True)  # of an earlier run
             else:
                 write_table(path, make([(self.plan.cells[at].cell_id, kept[at]) for at in sorted(kept)]))
-        counts = {status: self.status.count(status) for status in ("ok", "infeasible", "failed")}
-        return {"cells": len(self.status), **counts, "unfinished": self.status.count("")}
 
 
 def _facts(run: Run, workers: int, batches: list[dict[str, Any]]) -> dict[str, Any]:

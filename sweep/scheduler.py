@@ -348,7 +348,7 @@ def _engine_input(
         max_running=np.array([lane.max_running for lane in lanes], np.float64),
         budget=np.array([lane.token_budget or NO_LIMIT for lane in lanes], np.float64),
         max_tokens=np.array([lane.max_tokens or 0 for lane in lanes], np.float64),
-        coefficients=np.array([coefficients[lane.step] for lane in lanes]).T.copy(),
+        coefficients=np.array([coefficients[lane.step] for lane in lanes]),
     )
     return traffic, params, sorted(set(size.tolist()))
 

@@ -35,7 +35,9 @@ class Task:
 
     def part(self, begin: int, end: int) -> Task:
         """The task for some of its cells."""
-        cut = {name: value[begin:end] if isinstance(value, list) else value for name, value in vars(self).items()}
+        cut: dict[str, Any] = {
+            name: value[begin:end] if isinstance(value, list) else value for name, value in vars(self).items()
+        }
         return Task(**cut)
 
 

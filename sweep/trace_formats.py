@@ -32,7 +32,7 @@ SYNONYMS = {
         *("num_decode_tokens", "output_len", "output_length", "output_size", "token_size"),
     ),
 }
-_BLOCK = 65_536  # rows converted at once
+_BLOCK = 4096  # rows converted at once; more are slower, for the garbage collector visits them all
 
 
 class Ask(NamedTuple):
@@ -76,26 +76,30 @@ def read_rows(ask: Ask) -> Rows:
 
 def _read_text(ask: Ask, file: BinaryIO | gzip.GzipFile) -> Rows:
     # Bytes that are no UTF-8 stay where they are, as surrogates: they make their row bad, not the file.
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    blank, head = 0, ""
-    for head in text:
-        if head.strip():
-            break
-        blank += 1
-    if not head.strip():
-        raise ValueError(f"{ask.path}: is empty")
-    if "\0" in head:
-        raise ValueError(f"{ask.path}, line {blank + 1}: has zero bytes: must be UTF-8 text or Parquet")
-    if head.lstrip().startswith("{"):
-        ask.expect("JSON lines", "mooncake")
-        return _read_json(ask, chain([head], text), blank)
-    return _read_csv(ask, head, text, blank + 1)
+    with io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        blank, head = 0, ""
+        for head in text:
+            if head.strip():
+                break
+            blank += 1
+        if not head.strip():
+            raise ValueError(f"{ask.path}: is empty")
+        if "\0" in head:
+            raise ValueError(f"{ask.path}, line {blank + 1}: has zero bytes: must be UTF-8 text or Parquet")
+        if head.lstrip().startswith("{"):
+            ask.expect("JSON lines", "mooncake")
+            return _read_json(ask, chain([head], text), blank)
+        return _read_csv(ask, head, text, blank + 1)
 
 
 def _read_csv(ask: Ask, head: str, text: Iterator[str], header_line: int) -> Rows:
     delimiter = max(",;\t", key=head.count)
-    header = [name.strip() for name in next(csv.reader([head], delimiter=delimiter))]
-    if ask.columns is None and ask.format != "csv" and sorted(map(_plain, header)) == sorted(map(_plain, AZURE_COLUMNS)):
+    header = [name.strip() for name in next(csv.reader([head], delimiter=delimiter, skipinitialspace=True))]
+    if (
+        ask.columns is None
+        and ask.format != "csv"
+        and sorted(map(_plain, header)) == sorted(map(_plain, AZURE_COLUMNS))
+    ):
         ask.expect("the Azure format", "azure")
         format = "azure"
     else:
@@ -103,7 +107,7 @@ def _read_csv(ask: Ask, head: str, text: Iterator[str], header_line: int) -> Row
         format = "csv"
     at, ticks_per_s = _find_columns(f"{ask.path}, line {header_line}", header, ask.columns)
     rows = ask.rows(format, {key: header[i] for key, i in at.items()}, "line", ticks_per_s)
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     start = header_line + 1  # where the next record starts: one with a quoted line end covers several lines
     try:
         while True:
@@ -144,8 +148,8 @@ def _read_json(ask: Ask, text: Iterator[str], blank: int) -> Rows:
                 if not known:  # other data, not a bad row
                     keys = shortened(", ".join(record), 120)
                     raise ValueError(
-                        f"{ask.path}, line {number}: has no {error} but {keys}: JSON lines must be in Mooncake's format, "
-                        f"with {', '.join(MOONCAKE_COLUMNS)}"
+                        f"{ask.path}, line {number}: has no {error} but {keys}: JSON lines must be in Mooncake's "
+                        f"format, with {', '.join(MOONCAKE_COLUMNS)}"
                     ) from None
                 rows.refuse(number, "a key is missing", f"has no {error}")
             except TypeError:
@@ -177,7 +181,7 @@ def _read_parquet(ask: Ask) -> Rows:
             arrival = pc.subtract(stamps, pc.min(stamps))  # since nanoseconds from 1970 on are not exact in float64
         rows = ask.rows("parquet", names, "row", ticks_per_s)
         values = [c.to_pylist() if c.null_count else c.to_numpy() for c in (arrival, prompt, output)]
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{ask.path}: cannot be read as Parquet: {error}") from None
     rows.add(range(1, table.num_rows + 1), *values)
     if first:
@@ -206,7 +210,9 @@ def _find_columns(where: str, header: list[str], columns: Mapping[str, str] | No
             has = f"{where}: has no column for {key}, but {shortened(', '.join(header), 200)}"
             if key in given:
                 raise ValueError(f"{has}: columns names {given[key]!r}")
-            raise ValueError(f'{has}: must have one of {", ".join(wanted)}, or be told by columns={{"{key}": its name}}')
+            raise ValueError(
+                f'{has}: must have one of {", ".join(wanted)}, or be told by columns={{"{key}": its name}}'
+            )
         if plain.count(name) > 1:
             raise ValueError(f"{where}: has {plain.count(name)} columns named {header[plain.index(name)]!r}")
         at[key] = plain.index(name)

@@ -48,7 +48,9 @@ class Rows:
 
     def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any) -> bool:
         """Take a block of rows, given as their numbers and three columns; True when reading can stop."""
-        wrong: dict[int, tuple[str, str]] = {}  # position in the block: reason, words; the first column that is bad wins
+        wrong: dict[
+            int, tuple[str, str]
+        ] = {}  # position in the block: reason, words; the first column that is bad wins
         ticks = self._arrivals(arrivals, wrong)
         prompt = self._lengths("prompt_tokens", prompts, wrong)
         output = self._lengths("output_tokens", outputs, wrong)
@@ -148,15 +150,16 @@ def shortened(text: str, width: int = 60) -> str:
 def _all_whole(values: Any) -> Ints | None:
     """Whole numbers, or None when one by one is the way to tell what is wrong."""
     if isinstance(values, np.ndarray):
-        kind = values.dtype.kind
-        whole = kind == "i" or (kind in "uf" and bool(np.all((np.abs(values) < _LARGEST) & (values == np.floor(values)))))
-        return values.astype(np.int64) if whole else None
+        if values.dtype.kind not in "iuf" or not np.all((values < _LARGEST) & (values == np.floor(values))):
+            return None
+        return np.maximum(values, -_LARGEST).astype(np.int64)  # what is far below 0 need not fit
     if set(map(type, values)) not in ({str}, {int}, set()):
         return None
     try:
-        return np.array(list(map(int, values)), np.int64)
+        lengths = np.array(list(map(int, values)), np.int64)
     except (ValueError, OverflowError):
         return None
+    return lengths if np.all(lengths < _LARGEST) else None
 
 
 def _all_numbers(values: Any) -> Floats | None:
@@ -182,9 +185,9 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if value is None or value == "":
+    if _is_empty(value):
         raise ValueError("is empty")
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         raise ValueError("is not a number")
     try:
         return float(value)
@@ -195,7 +198,7 @@ def _number(value: Any) -> float:
 
 
 def _time(value: Any) -> datetime:
-    if value is None or value == "":
+    if _is_empty(value):
         raise ValueError("is empty")
     try:
         return datetime.fromisoformat(value.strip())
@@ -203,5 +206,9 @@ def _time(value: Any) -> datetime:
         raise ValueError("is not an ISO 8601 time") from None
 
 
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def _neither(value: Any) -> float:
-    raise ValueError("is empty" if value in (None, "") else "is neither a number nor an ISO 8601 time")
+    raise ValueError("is empty" if _is_empty(value) else "is neither a number nor an ISO 8601 time")

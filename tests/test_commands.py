@@ -136,7 +136,7 @@ def test_an_interrupt_is_exit_code_130(capsys, monkeypatch):
 
     monkeypatch.setattr(tasks, "run_lanes", interrupt)
     assert main(["run", "small.toml", "--workers", "1"]) == 130
-    assert "interrupted: 0 of 24 cells ended; their rows are in results/small" in capsys.readouterr().err
+    assert "interrupted: 0 of 24 cells ended; nothing was written" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------- imports
@@ -162,13 +162,13 @@ def test_progress_lines_where_there_is_no_terminal(capsys, monkeypatch):
     from servesweep import progress
 
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
-    with progress.Progress(10) as shown:
-        shown.advance(5, 1)
+    with progress.Progress(10, 60.0) as shown:
+        shown.advance(5, 1, 100.0)
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert lines[0].startswith("5/10 cells, 0 s, ")
-    assert lines[0].endswith("1 failed")
+    assert lines[0].endswith("about 100 s left, 1 failed")
 
 
 def test_progress_on_a_terminal_is_a_bar(monkeypatch):
@@ -182,6 +182,6 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch):
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress.Progress(10) as shown:
-        shown.advance(10, 0)
+    with progress.Progress(10, 60.0) as shown:
+        shown.advance(10, 0, 0.0)
     assert "10/10 cells" in sys.stderr.getvalue()

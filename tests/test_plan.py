@@ -276,8 +276,14 @@ def test_batches_keep_to_the_memory_limit(monkeypatch):
     assert BATCH_BYTES >= 1000 * 2000 * BYTES_PER_REQUEST  # the usual batch is not cut
 
 
-def test_small_sweeps_get_one_worker():
-    assert [default_workers(cells, 4) for cells in (1, 100, 500, 5000)] == [1, 1, 2, 4]
+def test_workers_are_started_only_where_they_end_the_run_sooner():
+    def workers(rates, n, **tables):
+        return default_workers(plan_of(workload={"request_rate_rps": rates, "n_requests": n}, **tables), 4)
+
+    assert workers([1, 2, 3], 100) == 1  # starting them takes longer
+    assert workers([1, 2, 3], 20_000) == 1  # one batch of three lanes takes as long as one of one
+    assert workers([1, 2, 3], 20_000, scheduler={"policy": ["mixed", "prefill_first"]}) == 2
+    assert workers(list(range(1, 2001)), 1000) == 4
 
 
 def test_estimates_grow_with_the_work_and_shrink_with_workers():

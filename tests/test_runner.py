@@ -173,6 +173,7 @@ def test_an_interrupted_run_keeps_what_has_ended(run, tmp_path, monkeypatch):
     with pytest.raises(Interrupted, match=rf"interrupted: \d+ of {CELLS} cells ended") as caught:
         run_grid(CONFIG, workers=1, max_lanes=6, out=tmp_path, progress=False)
     part = caught.value.run
+    assert str(caught.value).endswith(f"their rows are in {tmp_path}")
     assert part.counts["ok"] == sum(calls[:2])
     assert part.counts["unfinished"] == CELLS // 2 - sum(calls[:2])
     kept = run.df[run.df["cell_id"].isin(part.df["cell_id"])].reset_index(drop=True)
