@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import checks
-from .kernels.engine import Engine, Totals, new_outcome, prefix_sums
+from .kernels.engine import Engine, new_outcome, prefix_sums
 from .kernels.prefill import pairs_of
 from .kernels.state import NO_LIMIT, Params, Traffic
 from .kernels.steplog import StepLog
@@ -282,34 +282,33 @@ def _run_group(
     step_log: Sequence[int],
 ) -> None:
     """Run the lanes `group`, which share an order of phases, and write their outcome into `results`."""
-    mine = [lanes[i] for i in group]
-    used, queue = np.unique(queues.of_lane[group], return_inverse=True)
     wanted = np.isin(group, np.asarray(list(step_log), np.int64))
     log = StepLog(wanted) if wanted.any() else None
-    traffic, params, block_sizes = _engine_input(mine, queues, used, queue, queues.rate[group])
-    width = int(params.n.max(initial=0))
-    params.out = np.arange(group.size) * width
-    outcome = new_outcome(group.size * width)
-    engine = Engine(traffic, params, outcome, block_sizes, decode_beside_prefill=beside, log=log)
-    _store(results, group, engine.run())
-    for index, which in enumerate(used):
+    engine = _new_engine([lanes[i] for i in group], queues, group, beside, log)
+    width = int(engine.params.n.max(initial=0))
+    totals = engine.run()
+    for name in ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks", "running_steps", "block_steps", "busy_s"):
+        getattr(results, name)[group] = getattr(totals, name)
+    for which in np.unique(queues.of_lane[group]):
         positions = queues.positions[which]
-        here = (queue == index).nonzero()[0]
+        here = (queues.of_lane[group] == which).nonzero()[0]
         for name in ("first_token_s", "finish_s", "admitted_s", "preemptions"):
-            rows = getattr(outcome, name).reshape(group.size, width)[here, : len(positions)]
+            rows = getattr(engine.outcome, name).reshape(group.size, width)[here, : len(positions)]
             getattr(results, name)[group[here][:, None], positions] = rows
     if log is not None:
         for place in wanted.nonzero()[0]:
             results.step_logs[int(group[place])] = log.columns(int(place))
 
 
-def _engine_input(
-    lanes: list[Lane],
-    queues: _Queues,
-    used: npt.NDArray[np.int64],
-    queue: npt.NDArray[np.int64],
-    rate: npt.NDArray[np.float64],
-) -> tuple[Traffic, Params, list[int]]:
+def new_engine(lanes: Sequence[Lane]) -> Engine:
+    """The engine of lanes that share an order of phases, before its first step; for a look at how it moves."""
+    return _new_engine(list(lanes), _Queues(lanes), np.arange(len(lanes)), lanes[0].policy != "prefill_first", None)
+
+
+def _new_engine(
+    lanes: list[Lane], queues: _Queues, group: npt.NDArray[np.int64], beside: bool, log: StepLog | None
+) -> Engine:
+    used, queue = np.unique(queues.of_lane[group], return_inverse=True)
     counts = np.array([len(queues.positions[which]) for which in used], np.int64)
     width = int(counts.max(initial=0))
     arrival = np.full((used.size, width + 1), np.inf)
@@ -339,9 +338,9 @@ def _engine_input(
         lane=np.arange(len(lanes)),
         row=queue * (width + 1),
         block_row=pair_of_lane.ravel() * (width + 1),
-        out=np.zeros(len(lanes), np.int64),
+        out=np.arange(len(lanes)) * width,
         n=counts[queue],
-        rate=rate,
+        rate=queues.rate[group],
         block_size=size,
         num_blocks=np.array([NO_LIMIT if lane.num_blocks is None else lane.num_blocks for lane in lanes], np.float64),
         ramp=np.zeros(len(lanes), np.int64),
@@ -350,9 +349,5 @@ def _engine_input(
         max_tokens=np.array([lane.max_tokens or 0 for lane in lanes], np.float64),
         coefficients=np.array([coefficients[lane.step] for lane in lanes]),
     )
-    return traffic, params, sorted(set(size.tolist()))
-
-
-def _store(results: LaneResults, group: npt.NDArray[np.int64], totals: Totals) -> None:
-    for name in ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks", "running_steps", "block_steps", "busy_s"):
-        getattr(results, name)[group] = getattr(totals, name)
+    outcome = new_outcome(len(lanes) * width)
+    return Engine(traffic, params, outcome, sorted(set(size.tolist())), decode_beside_prefill=beside, log=log)

@@ -1,0 +1,69 @@
+"""Engine and oracle side by side: wherever the engine stops, both hold the same state."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from oracle import Scheduler, Sequence
+from servesweep.kernels.observe import observe
+from servesweep.scheduler import Lane, new_engine
+from strategies import POLICIES, LaneCase, lane_cases
+from parity import lanes_of
+
+STATUS = {"waiting": 0, "prefill": 1, "decode": 2, "finished": 3}
+
+
+class Companion:
+    """The oracle of one lane, moved forward on demand; requests in order of service, less those that never fit."""
+
+    def __init__(self, case: LaneCase) -> None:
+        limits = case.limits()
+        requests = zip(case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens, strict=True)
+        sequences = [Sequence(i, *request) for i, request in enumerate(requests)]
+        fits = Scheduler([], case.step_time(), **limits).fits_alone
+        served = sorted(filter(fits, sequences), key=lambda seq: (seq.arrival, seq.key))
+        self.sequences = served
+        self.scheduler = Scheduler(served, case.step_time(), **limits)
+        self._boundaries: Iterator[Scheduler] = self.scheduler.boundaries()
+        self.exhausted = next(self._boundaries, None) is None
+
+    def move_to(self, steps: int) -> None:
+        while self.scheduler.steps < steps and not self.exhausted:
+            self.exhausted = next(self._boundaries, None) is None
+        assert self.scheduler.steps == steps
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
+    stops = {"running": 0, "queued": 0}
+
+    @given(lane_cases(policy=policy))
+    def check(case: LaneCase) -> None:
+        lanes: list[Lane] = lanes_of([case])
+        companion = Companion(case)
+        engine = new_engine(lanes)
+        going = True
+        while going:
+            seen = observe(engine, 0)
+            if seen is None:
+                break
+            companion.move_to(seen.steps)
+            sequences = companion.sequences
+            assert seen.emitted.tolist() == [seq.emitted for seq in sequences]
+            assert seen.blocks.tolist() == [seq.blocks for seq in sequences]
+            assert seen.status.tolist() == [STATUS[seq.status] for seq in sequences]
+            if companion.scheduler.running:
+                # An idle oracle has already moved to the arrival that wakes it.
+                np.testing.assert_allclose(seen.time_s, companion.scheduler.time, rtol=1e-9)
+                places = {id(seq): place for place, seq in enumerate(sequences)}
+                assert seen.queue.tolist() == [places[id(seq)] for seq in companion.scheduler.waiting]
+                stops["running"] += 1
+                stops["queued"] += bool(seen.queue.size)
+            going = engine.advance()
+        companion.move_to(companion.scheduler.steps)
+        assert all(seq.status == "finished" for seq in companion.sequences)
+
+    check()
+    assert stops["running"] > 100, "the cases are meant to stop between requests"
+    assert stops["queued"] > 20, "the cases are meant to queue"
