@@ -209,6 +209,8 @@ def _ratio(first: Best, other: Best) -> str:
         return f"{name} never reaches it"
     if first.is_top and other.is_top:
         return f"{name} at least {other.rate_rps:.4g} req/s too"
+    if first.rate_per_gpu_rps == other.rate_per_gpu_rps:
+        return f"{name} at the same rate"
     return f"{'at least ' if first.is_top else ''}{first.rate_per_gpu_rps / other.rate_per_gpu_rps:.2g} x {name}"
 
 

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -184,18 +184,14 @@ def _outcomes(tasks: Iterator[Task], workers: int) -> Generator[Outcome, None, N
         yield from parallel(delayed(run_task)(task) for task in tasks)
 
 
-@dataclass
 class _Collected:
-    """Outcomes by position in the plan, in whatever order they come."""
+    """Outcomes by position in the plan, in whatever order they come. A status of "" is none yet."""
 
-    plan: Plan
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        count = len(self.plan.cells)
-        self.measures = {name: np.full(count, np.nan) for name in MEASURES}
-        self.status = ["infeasible" if cell.setup.infeasible else "" for cell in self.plan.cells]
-        self.error = [cell.setup.infeasible for cell in self.plan.cells]
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.measures = {name: np.full(len(plan.cells), np.nan) for name in MEASURES}
+        self.status = ["infeasible" if cell.setup.infeasible else "" for cell in plan.cells]
+        self.error = [cell.setup.infeasible for cell in plan.cells]
         self.requests: dict[int, Any] = {}
         self.steps: dict[int, Any] = {}
         self.batches: list[dict[str, Any]] = []
