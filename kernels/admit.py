@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from .blocks import demand, held
 from .queue import count_admissible, set_head, spread
-from .state import NOTHING_LEFT, Floats, Ints
+from .state import NOTHING_LEFT, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -18,25 +17,21 @@ if TYPE_CHECKING:
 def admit(engine: Engine) -> None:
     """Admit from the queue of every lane. Under `prefill_first` as many as one prefill batch holds."""
     p, s, t = engine.params, engine.state, engine.traffic
-    lanes = ((s.head_arrival <= s.now) & (s.running < p.max_running)).nonzero()[0]
-    if not lanes.size:
-        return
+    ready = (s.head_arrival <= s.now) & (s.running < p.max_running)
     batch_tokens = np.zeros(0 if engine.decode_beside_prefill else s.now.size)
     if engine.paged:
-        lanes = lanes[_head_fits(engine, lanes)]
+        ready &= _head_fits(engine, ready)
         if engine.preempted:
-            again = lanes[s.stack_waiting[lanes] > 0]
+            again = (ready & (s.stack_waiting > 0)).nonzero()[0]
             if again.size:
                 _readmit(engine, again, batch_tokens)
-                ready = (s.head_arrival[lanes] <= s.now[lanes]) & (s.running[lanes] < p.max_running[lanes])
-                ready &= (s.stack_waiting[lanes] == 0) & (s.head_blocks[lanes] <= s.free[lanes])
+                ready &= (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.stack_waiting == 0)
+                ready &= s.head_blocks <= s.free
                 if not engine.decode_beside_prefill:
-                    prompt = t.prompt[p.row[lanes] + s.head[lanes]]
-                    started = batch_tokens[lanes]
-                    ready &= (started == 0) | (started + prompt <= p.max_tokens[lanes])
-                lanes = lanes[ready]
-    if lanes.size:
-        _admit_fresh(engine, lanes, batch_tokens)
+                    prompt = t.prompt[p.row + s.head]
+                    ready &= (batch_tokens == 0) | (batch_tokens + prompt <= p.max_tokens)
+    if np.count_nonzero(ready):
+        _admit_fresh(engine, ready, batch_tokens)
 
 
 def _count_free(engine: Engine, lanes: Ints) -> None:
@@ -52,13 +47,14 @@ def _count_free(engine: Engine, lanes: Ints) -> None:
         s.tight[lanes] = True
 
 
-def _head_fits(engine: Engine, lanes: Ints) -> npt.NDArray[np.bool_]:
-    """Whether the blocks of the queue's head are free; where the lower bound cannot tell, the blocks are counted."""
+def _head_fits(engine: Engine, ready: Bools) -> Bools:
+    """Whether the blocks of the queue's head are free; where the lower bound cannot tell, the blocks are counted. [L]"""
     s = engine.state
-    fits = s.head_blocks[lanes] <= s.free[lanes]
-    if not fits.all():
-        _count_free(engine, lanes[~fits])
-        fits = s.head_blocks[lanes] <= s.free[lanes]
+    fits = s.head_blocks <= s.free
+    unsure = (ready & ~(fits | s.tight)).nonzero()[0]
+    if unsure.size:
+        _count_free(engine, unsure)
+        fits = s.head_blocks <= s.free
     return fits
 
 
@@ -73,9 +69,8 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
         s.running[lanes] += 1
         s.prefill_blocks[lanes] += s.head_blocks[lanes]
         s.free[lanes] -= s.head_blocks[lanes]
-        oldest = lanes[s.left[lanes] == NOTHING_LEFT]
-        s.left[oldest] = tokens[s.left[lanes] == NOTHING_LEFT]
-        set_head(engine, lanes)
+        s.left[lanes] = np.where(s.left[lanes] == NOTHING_LEFT, tokens, s.left[lanes])
+        set_head(engine)
         more = (place > 0) & (s.running[lanes] < p.max_running[lanes]) & (s.head_blocks[lanes] <= s.free[lanes])
         if not engine.decode_beside_prefill:
             batch_tokens[lanes] += tokens
@@ -84,41 +79,45 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
         lanes = lanes[more]
 
 
-def _admit_fresh(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
+def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     p, s, t = engine.params, engine.state, engine.traffic
-    head = s.head[lanes]
-    place = p.row[lanes] + head
-    rate, now = p.rate[lanes], s.now[lanes]
-    room = p.max_running[lanes] - s.running[lanes]
-    count = np.ones(lanes.size, np.int64)
-    several = ((room > 1) & (t.arrival[place + 1] / rate <= now)).nonzero()[0]
+    head = s.head
+    place = p.row + head
+    count = ready.astype(np.int64)
+    several = (ready & (t.arrival[place + 1] / p.rate <= s.now) & (s.running + 1 < p.max_running)).nonzero()[0]
     if several.size:
-        lane = lanes[several]
-        most = np.minimum(room[several].astype(np.int64), p.n[lane] - head[several])
-        counted = count_admissible(engine, lane, most, batch_tokens)
-        if engine.paged:
-            # Stopped by something other than an arrival, and only a lower bound known: count the blocks, and again.
-            more = (counted < most) & ~s.tight[lane]
-            more &= t.arrival[place[several] + counted] / rate[several] <= now[several]
-            again = more.nonzero()[0]
-            if again.size:
-                _count_free(engine, lane[again])
-                counted[again] = count_admissible(engine, lane[again], most[again], batch_tokens)
-        count[several] = counted
-    following = head + count
-    s.running[lanes] += count
-    s.head[lanes] = following
+        count[several] = _count_several(engine, several, batch_tokens)
+    s.running += count
+    s.head = head + count
     if engine.paged:
-        begin = p.block_row[lanes] + head
+        begin = p.block_row + head
         blocks = t.blocks_before[begin + count] - t.blocks_before[begin]
-        s.prefill_blocks[lanes] += blocks
-        s.free[lanes] -= blocks
-    left = s.left[lanes]
-    s.left[lanes] = np.where(left == NOTHING_LEFT, t.prompt[place], left)
+        s.prefill_blocks += blocks
+        s.free -= blocks
     if engine.budgets:
+        first = ready & (s.left == NOTHING_LEFT)
+        s.left = np.where(first, t.prompt[place], s.left)
         # Without a budget the prefill phase of this very loop runs them, and notes the time.
-        which, request = spread(head, count)
-        first_time = (request >= s.high_water[lanes][which]).nonzero()[0] if engine.preempted else slice(None)
-        engine.outcome.admitted_s[(p.out[lanes][which] + request)[first_time]] = now[which][first_time]
-        s.high_water[lanes] = np.maximum(s.high_water[lanes], following)
-    set_head(engine, lanes)
+        lanes, request, _ = spread(head, count)
+        if engine.preempted:
+            new = (request >= s.high_water[lanes]).nonzero()[0]
+            lanes, request = lanes[new], request[new]
+        engine.outcome.admitted_s[p.out[lanes] + request] = s.now[lanes]
+        s.high_water = np.maximum(s.high_water, s.head)
+    set_head(engine)
+
+
+def _count_several(engine: Engine, lanes: Ints, batch_tokens: Floats) -> Ints:
+    """How many requests join in `lanes`, whose second request has arrived too. [n]"""
+    p, s, t = engine.params, engine.state, engine.traffic
+    room = (p.max_running[lanes] - s.running[lanes]).astype(np.int64)
+    most = np.minimum(room, p.n[lanes] - s.head[lanes])
+    count = count_admissible(engine, lanes, most, batch_tokens)
+    if engine.paged:
+        # Stopped by something other than an arrival, and only a lower bound known: count the blocks, and again.
+        following = t.arrival[p.row[lanes] + s.head[lanes] + count] / p.rate[lanes]
+        again = ((count < most) & ~s.tight[lanes] & (following <= s.now[lanes])).nonzero()[0]
+        if again.size:
+            _count_free(engine, lanes[again])
+            count[again] = count_admissible(engine, lanes[again], most[again], batch_tokens)
+    return count

@@ -75,11 +75,8 @@ class Engine:
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
         self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
         self.state.free[:] = params.num_blocks
-        set_head(self, np.arange(lanes))
-        self._columns = params.coefficients.T.copy()  # [9, L], each contiguous for the phases that use all lanes
-        # Of one model on one chip they are single numbers, which saves looking them up.
-        alike = lanes > 0 and bool((params.coefficients == params.coefficients[0]).all())
-        self._alike = StepCoefficients(*map(float, params.coefficients[0])) if alike else None
+        set_head(self)
+        self.coefficients = self._coefficients()
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
@@ -117,17 +114,17 @@ class Engine:
         """Of the lanes that are done; NaN elsewhere."""
         return Totals(*self._totals)
 
-    def coefficients_of(self, lanes: Ints | None = None) -> StepCoefficients:
-        """Step-time coefficients of some lanes, or of all; floats, or [n]."""
-        if self._alike is not None:
-            return self._alike
-        return StepCoefficients(*(self._columns if lanes is None else self.params.coefficients.take(lanes, axis=0).T))
-
     def make_room(self, slots: int) -> None:
         """Have at least `slots` places for decoding requests in every lane."""
         have = self.state.slot_end.shape[1]
         if slots > have:
             widen_slots(self.state, max(slots, 2 * have))
+
+    def _coefficients(self) -> StepCoefficients:
+        """Of all lanes, each [L]; single numbers where all lanes have one model on one chip."""
+        columns = self.params.coefficients.T.copy()
+        alike = columns.size > 0 and bool((columns == columns[:, :1]).all())
+        return StepCoefficients(*(map(float, columns[:, 0]) if alike else columns))
 
     def _wake(self) -> bool:
         """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
@@ -162,7 +159,7 @@ class Engine:
         keep[lanes] = False
         compact(s, keep.nonzero()[0])
         compact(p, keep.nonzero()[0])
-        self._columns = p.coefficients.T.copy()
+        self.coefficients = self._coefficients()
 
     def _decode_block_steps(self, lanes: Ints) -> Floats:
         """Blocks held in the decode steps of all requests, summed: a step that decodes from a cache of t tokens holds

@@ -36,7 +36,7 @@ def grow(engine: Engine, lanes: Ints) -> None:
         _preempt_youngest(engine, victims)
         victims = victims[s.free[victims] < 0]
     # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see docs/scheduler.md.
-    set_head(engine, lanes[short])
+    set_head(engine)
 
 
 def _preempt_youngest(engine: Engine, lanes: Ints) -> None:

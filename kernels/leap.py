@@ -73,7 +73,7 @@ def leap(engine: Engine) -> None:
 def _line(engine: Engine, piece: Floats | float, steps: Floats) -> tuple[Floats, Floats, Floats]:
     """Time of the first step, its growth a step, and `steps` cut where the roofline changes sides. All [L]."""
     s = engine.state
-    per_token, per_context, fixed, per_kv, overhead, ring, ring_token, doubling, doubling_token = engine.coefficients_of()
+    per_token, per_context, fixed, per_kv, overhead, ring, ring_token, doubling, doubling_token = engine.coefficients
     tokens = s.decoding + piece
     work = s.context
     work_growth = s.decoding

@@ -12,7 +12,7 @@ import numpy as np
 
 from .blocks import blocks_for, held
 from .queue import largest, spread
-from .state import NOTHING_LEFT, Floats, Ints
+from .state import NOTHING_LEFT, Bools, Floats, Ints
 from .steptime import step_seconds
 
 if TYPE_CHECKING:
@@ -25,116 +25,117 @@ def pairs_of(tokens: Floats) -> Floats:
 
 
 def prefill(engine: Engine) -> None:
-    """Run one step in every lane whose oldest prefill ends in it."""
+    """Run one step in every lane whose oldest prefill ends in it. Lanes without one go along as steps of no tokens and no time."""
     p, s, t = engine.params, engine.state, engine.traffic
     beside = engine.decode_beside_prefill
-    share = p.budget - s.decoding
-    lanes = (s.left <= share).nonzero()[0]
-    if not lanes.size:
+    first = s.first_prefill
+    if engine.budgets:
+        share = p.budget - s.decoding
+        active = s.left <= share
+    else:
+        share = p.budget
+        active = s.head > first
+        if engine.preempted:
+            active |= s.stack_size > s.stack_waiting
+    if not np.count_nonzero(active):
         return
-    begin, decoding, context = s.now[lanes], s.decoding[lanes], s.context[lanes]
-    prefill_blocks = s.prefill_blocks[lanes]
+    prefill_blocks = s.prefill_blocks
     again: _Finished | None = None
     again_tokens: Floats | float = 0.0
+    again_pairs: Floats | float = 0.0
     if engine.preempted:
-        again_tokens, again_pairs = np.zeros(lanes.size), np.zeros(lanes.size)
-        again = _repeat_prefills(engine, lanes, share[lanes], again_tokens, again_pairs)
+        prefill_blocks = prefill_blocks.copy()
+        again_tokens, again_pairs = np.zeros(first.size), np.zeros(first.size)
+        again = _repeat_prefills(engine, active, share, again_tokens, again_pairs)
         if engine.budgets:
-            _count_recomputed(engine, lanes, share[lanes] - again_tokens)
+            _count_recomputed(engine, active.nonzero()[0], share - again_tokens)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
-    first, row, out = s.first_prefill[lanes], p.row[lanes], p.out[lanes]
-    end = s.head[lanes]
-    start = row + first
-    tokens = t.prompts_before[row + end] - t.prompts_before[start]
     if engine.budgets:
-        tokens, pairs = _cut_by_budget(engine, lanes, start, end, share[lanes] - again_tokens, tokens)
+        end, tokens, pairs = _cut_by_budget(engine, active, share - again_tokens)
     else:
-        pairs = t.pairs_before[row + end] - t.pairs_before[start]
-        s.left[lanes] = NOTHING_LEFT
+        end = s.head.copy()
+        tokens = t.prompts_before[p.row + end] - t.prompts_before[p.row + first]
+        pairs = t.pairs_before[p.row + end] - t.pairs_before[p.row + first]
     if engine.preempted:
-        tokens += again_tokens
-        pairs += again_pairs
+        tokens = tokens + again_tokens
+        pairs = pairs + again_pairs
 
-    coefficients = engine.coefficients_of(lanes)
-    if beside:
-        work = (decoding + tokens, context + pairs, context + tokens)
-    else:
-        work = (tokens, pairs, tokens)
-    now = begin + step_seconds(coefficients, *work, engine.communicates)
+    work = (s.decoding + tokens, s.context + pairs, s.context + tokens) if beside else (tokens, pairs, tokens)
+    begin = s.now
+    now = begin + step_seconds(engine.coefficients, *work, engine.communicates) * active
 
     decoding_blocks = np.zeros(0)
+    lanes = np.zeros(0, np.int64)
     if engine.paged:
-        s.block_steps[lanes] += prefill_blocks
+        s.block_steps += prefill_blocks * active
         if not beside:
+            lanes = active.nonzero()[0]
             decoding_blocks = _blocks_of_waiting_decodes(engine, lanes)
-    if engine.log is not None:
-        emitted = end - first + decoding * beside
-        if again is not None:
-            emitted = emitted + np.bincount(again.which, minlength=lanes.size)
-        engine.log.prefill_step(engine, lanes, begin, now, emitted, tokens + decoding * beside, prefill_blocks)
-
-    s.now[lanes] = now
-    s.steps[lanes] += 1
-    s.running_steps[lanes] += s.running[lanes]
-    s.prefill_tokens[lanes] += tokens
-    if beside:
-        s.tick[lanes] += 1
-        s.context[lanes] = context + decoding
-    s.first_prefill[lanes] = end
-    if engine.paged:
-        block_row = p.block_row[lanes]
-        s.prefill_blocks[lanes] -= t.blocks_before[block_row + end] - t.blocks_before[block_row + first]
     count = end - first
-    which, request = spread(first, count)
-    if request.size:
-        cell = out[which] + request
+    if engine.log is not None:
+        decoded = s.decoding * (active & beside)
+        emitted = count + decoded
+        if again is not None:
+            emitted = emitted + np.bincount(again.lanes, minlength=count.size)
+        engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, prefill_blocks)
+
+    s.now = now
+    s.steps += active
+    s.running_steps += s.running * active
+    s.prefill_tokens += tokens
+    if beside:
+        s.tick += active
+        s.context += s.decoding * active
+    s.first_prefill = end
+    if engine.paged:
+        s.prefill_blocks = s.prefill_blocks - (t.blocks_before[p.block_row + end] - t.blocks_before[p.block_row + first])
+    which, request, place = spread(first, count)
+    if which.size:
+        cell = p.out[which] + request
         engine.outcome.first_token_s[cell] = now[which]
         if not engine.budgets:
             engine.outcome.admitted_s[cell] = begin[which]
-        _start_decoding(engine, lanes[which], request, t.prompt[row[which] + request], request - first[which])
+        _start_decoding(engine, which, request, t.prompt[p.row[which] + request], place)
+        s.decoding += count
+        s.context += t.prompts_before[p.row + end] - t.prompts_before[p.row + first] + count
     if again is not None:
-        _start_decoding(engine, lanes[again.which], again.request, again.tokens, again.place)
+        _start_decoding(engine, *again)
+        np.add.at(s.decoding, again.lanes, 1.0)
+        np.add.at(s.context, again.lanes, again.tokens + 1)
     if engine.paged and not beside:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
-        s.used[lanes] = decoding_blocks + prefill_blocks
+        s.used[lanes] = decoding_blocks + prefill_blocks[lanes]
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
         s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
         s.tight[lanes] = True
 
 
-def _cut_by_budget(
-    engine: Engine, lanes: Ints, start: Ints, end: Ints, share: Floats, tokens: Floats
-) -> tuple[Floats, Floats]:
-    """Tokens and attention pairs of this step's fresh prefills, all of which hold `tokens`; `end` is moved back to those that
-    complete, and the state of the next one is kept. All [n]."""
+def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, Floats, Floats]:
+    """First request that this step's fresh prefills do not complete, their tokens and attention pairs; keeps how far that request
+    is. All [L]."""
     p, s, t = engine.params, engine.state, engine.traffic
-    row = p.row[lanes]
-    done, left = s.done[lanes], np.full(lanes.size, NOTHING_LEFT)
-    part_way = np.zeros(0, np.int64)
+    first, row = s.first_prefill, p.row
+    fresh = active
     if engine.preempted:
-        part_way = (s.stack_size[lanes] > s.stack_waiting[lanes]).nonzero()[0]  # a repeated prefill is still the oldest
-        left[part_way] = s.left[lanes[part_way]]
-        kept = done[part_way]
-        done[part_way] = 0
-    tokens = tokens - done
-    rest = np.zeros(lanes.size)
+        fresh = active & (s.stack_size == s.stack_waiting)  # elsewhere a repeated prefill is still the oldest
+    done = s.done * fresh
+    end = np.where(fresh, s.head, first)
+    before = t.prompts_before[row + first] + done
+    tokens = np.where(fresh, t.prompts_before[row + end] - before, 0)
+    pairs = t.pairs_before[row + end] - t.pairs_before[row + first] - pairs_of(done)
+    s.done = np.where(fresh, 0, s.done)
+    s.left = np.where(fresh, NOTHING_LEFT, s.left)
     cut = (tokens > share).nonzero()[0]
     if cut.size:
-        before = t.prompts_before[start[cut]] + done[cut]
-        some = _completed(engine, start[cut], end[cut] + row[cut] - start[cut], before, share[cut])
-        place = start[cut] + some
+        begin, tokens[cut] = row[cut] + first[cut], share[cut]
+        place = begin + _completed(engine, begin, end[cut] - first[cut], before[cut], share[cut])
+        rest = share[cut] - (t.prompts_before[place] - before[cut])
         end[cut] = place - row[cut]
-        rest[cut] = share[cut] - (t.prompts_before[place] - before)
-        tokens[cut] = share[cut]
-        ahead = np.setdiff1d(cut, part_way, assume_unique=True) if part_way.size else cut
-        left[ahead] = t.prompt[row[ahead] + end[ahead]] - rest[ahead]
-    pairs = t.pairs_before[row + end] - t.pairs_before[start] - pairs_of(done)
-    pairs[cut] += pairs_of(rest[cut])
-    if part_way.size:
-        rest[part_way] = kept
-    s.done[lanes], s.left[lanes] = rest, left
-    return tokens, pairs
+        pairs[cut] = t.pairs_before[place] - t.pairs_before[begin] - pairs_of(done[cut]) + pairs_of(rest)
+        s.done[cut] = rest
+        s.left[cut] = t.prompt[place] - rest
+    return end, tokens, pairs
 
 
 def _completed(engine: Engine, place: Ints, most: Ints, before: Floats, share: Floats) -> Ints:
@@ -158,50 +159,42 @@ def _blocks_of_waiting_decodes(engine: Engine, lanes: Ints) -> Floats:
 
 
 class _Finished(NamedTuple):
-    """Repeated prefills that end in this step: index into the step's lanes, request, tokens processed, place among those of the
-    lane. All [n]."""
+    """Repeated prefills that end in this step: lane, request, tokens processed, place among those of the lane. All [n]."""
 
-    which: Ints
-    request: Ints
+    lanes: Ints
+    requests: Ints
     tokens: Floats
     place: Ints
 
 
-def _repeat_prefills(engine: Engine, lanes: Ints, share: Floats, tokens: Floats, pairs: Floats) -> _Finished | None:
-    """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and `pairs`."""
+def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Floats, pairs: Floats) -> _Finished | None:
+    """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and `pairs` [L]."""
     p, s = engine.params, engine.state
-    whiches, requests, processed = list[Ints](), list[Ints](), list[Floats]()
-    which = (s.stack_size[lanes] > s.stack_waiting[lanes]).nonzero()[0]
-    while which.size:
-        lane = lanes[which]
+    rounds: list[_Finished] = []
+    lane = (active & (s.stack_size > s.stack_waiting)).nonzero()[0]
+    while lane.size:
         place = s.stack_size[lane] - 1
         all_tokens = s.stack_tokens[lane, place].astype(np.float64)
         done = s.done[lane]
-        piece = np.minimum(all_tokens - done, share[which] - tokens[which])
-        tokens[which] += piece
-        pairs[which] += pairs_of(done + piece) - pairs_of(done)
+        piece = np.minimum(all_tokens - done, share[lane] - tokens[lane])
+        tokens[lane] += piece
+        pairs[lane] += pairs_of(done + piece) - pairs_of(done)
         s.recomputed_tokens[lane] += piece
         ends = done + piece == all_tokens
         s.done[lane] = np.where(ends, 0, done + piece)
         s.left[lane] = np.where(ends, NOTHING_LEFT, all_tokens - done - piece)
-        which, lane, place, all_tokens = which[ends], lane[ends], place[ends], all_tokens[ends]
+        lane, place, all_tokens = lane[ends], place[ends], all_tokens[ends]
         blocks = blocks_for(all_tokens, p.block_size[lane])
         s.stack_size[lane] = place
         s.prefill_blocks[lane] -= blocks
-        s.block_steps[lane] -= blocks  # its next token comes without a decode step, see engine.block_steps
-        whiches.append(which)
-        requests.append(s.stack_request[lane, place].astype(np.int64))
-        processed.append(all_tokens)
-        more = place > s.stack_waiting[lane]
-        more_which = which[more]
-        more_lane = lane[more]
-        upcoming = s.stack_tokens[more_lane, place[more] - 1].astype(np.float64)
-        s.left[more_lane] = upcoming
-        which = more_which[tokens[more_which] < share[more_which]]
-    if not whiches:
-        return None
-    places = [np.full(which.size, place) for place, which in enumerate(whiches)]
-    return _Finished(*map(np.concatenate, (whiches, requests, processed, places)))
+        s.block_steps[lane] -= blocks  # its next token comes without a decode step, see Engine._decode_block_steps
+        request = s.stack_request[lane, place].astype(np.int64)
+        rounds.append(_Finished(lane, request, all_tokens, np.full(lane.size, len(rounds))))
+        more = (place > s.stack_waiting[lane]).nonzero()[0]
+        lane, place = lane[more], place[more]
+        s.left[lane] = s.stack_tokens[lane, place - 1].astype(np.float64)
+        lane = lane[tokens[lane] < share[lane]]
+    return _Finished(*map(np.concatenate, zip(*rounds, strict=True))) if rounds else None
 
 
 def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
@@ -210,9 +203,9 @@ def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
     seen = (s.high_water[lanes] > s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
     if not seen.any():
         return
-    lane, share = lanes[seen], share[seen]
+    lane, share = lanes[seen], share[lanes[seen]]
     first = s.first_prefill[lane]
-    which, request = spread(first, s.head[lane] - first)
+    which, request, _ = spread(first, s.head[lane] - first)
     place = p.row[lane][which] + request
     # Tokens of the share that are gone before this request's turn, counted from the beginning of the part-way one.
     offset = t.prompts_before[place] - t.prompts_before[p.row[lane] + first][which]
@@ -223,8 +216,8 @@ def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
     np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
 
 
-def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
-    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots.
+def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints | int) -> None:
+    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding ones.
 
     `place` is 0 for a lane's first request, 1 for its second, ... All [n].
     """
@@ -238,8 +231,6 @@ def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floa
     index = lanes * slots + slot
     s.slot_end.ravel()[index] = end
     s.slot_request.ravel()[index] = requests
-    np.add.at(s.decoding, lanes, 1.0)
-    np.add.at(s.context, lanes, processed + 1)
     np.minimum.at(s.next_end, lanes, end)
     soonest = (end == s.next_end[lanes]).nonzero()[0]
     s.next_slot[lanes[soonest]] = slot[soonest]

@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 _FEW = 4
 
 
-def set_head(engine: Engine, lanes: Ints) -> None:
-    """Look up arrival and blocks of the queue's head, after it changed."""
+def set_head(engine: Engine) -> None:
+    """Look up arrival and blocks of the queue's head in every lane, after some changed."""
     p, s, t = engine.params, engine.state, engine.traffic
-    place = p.row[lanes] + s.head[lanes]
-    s.head_arrival[lanes] = t.arrival[place] / p.rate[lanes]
+    place = p.row + s.head
+    s.head_arrival = t.arrival[place] / p.rate
     if engine.paged:
-        s.head_blocks[lanes] = blocks_for(t.prompt[place], p.block_size[lanes])
+        s.head_blocks = blocks_for(t.prompt[place], p.block_size)
         if engine.preempted:
-            waiting = lanes[s.stack_waiting[lanes] > 0]
+            waiting = s.stack_waiting.nonzero()[0]
             if waiting.size:
                 tokens = s.stack_tokens[waiting, s.stack_waiting[waiting] - 1].astype(np.float64)
                 s.head_arrival[waiting] = -np.inf
                 s.head_blocks[waiting] = blocks_for(tokens, p.block_size[waiting])
 
 
-def spread(first: Ints, count: Ints) -> tuple[Ints | slice, Ints]:
-    """Ranges first, first + 1, ... of `count` each, laid end to end: (index of the range, value). Both [sum of count]."""
-    total = int(count.sum())
-    if total == count.size and count.min(initial=1) == 1:
-        return slice(None), first
-    which = np.repeat(np.arange(count.size), count)
-    value = np.arange(total) + np.repeat(first - (np.cumsum(count) - count), count)
-    return which, value
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints | int]:
+    """Ranges first, first + 1, ... of `count` each, count [L], laid end to end: (lane, value, place in the range)."""
+    if count.max(initial=0) <= 1:
+        lanes = count.nonzero()[0]
+        return lanes, first[lanes], 0
+    lanes = np.repeat(np.arange(count.size), count)
+    place = np.arange(lanes.size) - (np.cumsum(count) - count)[lanes]
+    return lanes, first[lanes] + place, place
 
 
 def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], npt.NDArray[np.bool_]]) -> Ints:

@@ -37,29 +37,21 @@ class StepLog:
         }
 
     def prefill_step(
-        self,
-        engine: Engine,
-        lanes: Ints,
-        begin: Floats,
-        end: Floats,
-        emitted: Floats,
-        tokens: Floats,
-        prefill_blocks: Floats,
+        self, engine: Engine, active: Bools, end: Floats, emitted: Floats, tokens: Floats, prefill_blocks: Floats
     ) -> None:
-        """Called before the state moves on. All [n]."""
+        """Called before the state moves on. All [L]; lanes that are not active take no step."""
         s = engine.state
-        mine = self.wanted[engine.params.lane[lanes]].nonzero()[0]
-        if not mine.size:
+        lane = (self.wanted[engine.params.lane] & active).nonzero()[0]
+        if not lane.size:
             return
-        lane = lanes[mine]
-        blocks = prefill_blocks[mine]
+        blocks = prefill_blocks[lane]
         if engine.paged:
             tick = s.tick[lane].astype(np.int64)
             blocks = blocks + held(engine, lane, s.context[lane], tick)
             if engine.decode_beside_prefill:
                 blocks = blocks + demand(engine, lane, tick)
-        blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
-        columns = (begin[mine], end[mine], s.running[lane], emitted[mine], tokens[mine], blocks)
+            blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
+        columns = (s.now[lane], end[lane], s.running[lane], emitted[lane], tokens[lane], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
     def leap(self, engine: Engine, steps: Floats, a: Floats, slope: Floats, piece: Floats | float) -> None:

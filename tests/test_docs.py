@@ -1,0 +1,104 @@
+"""The Markdown pages: Python snippets run and print what they say, experiments load, links lead somewhere."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import servesweep
+from servesweep.experiment_file import load_experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    """Language, content and line of each fenced block."""
+    text = page.read_text("utf-8")
+    return [(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in FENCE.finditer(text)]
+
+
+def with_language(language: str) -> list[Path]:
+    return [page for page in PAGES if any(block[0] == language for block in blocks(page))]
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory):
+    """A directory with small files of the names that snippets read."""
+    folder = tmp_path_factory.mktemp("docs")
+    arrival_s = np.arange(50) / 4
+    rows = [f"2023-11-16 18:15:{second:010.7f},{374 + i},{44 + i}" for i, second in enumerate(arrival_s)]
+    (folder / "AzureLLMInferenceTrace_conv.csv").write_text(
+        "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows])
+    )
+    rows = [f"{1000 * second},{100 + i},{10 + i}" for i, second in enumerate(arrival_s)]
+    (folder / "log.csv").write_text("\n".join(["received,in,out", *rows]))
+    settings = ["n_requests=50", "request_rate_rps=[6,12]", "block_size=[16,64]", "seed=[0,1]"]
+    out = folder / "results" / "quickstart"
+    servesweep.run_grid(
+        "quickstart", settings=settings, workers=1, out=out, requests="all", steps="all", progress=False
+    )
+    return folder
+
+
+@pytest.mark.parametrize("page", with_language("python"), ids=name)
+def test_snippets_run_and_print_what_is_below_them(page, stand_ins, monkeypatch):
+    monkeypatch.chdir(stand_ins)
+    namespace = {"__name__": "snippet"}  # the snippets of a page build on each other
+    found = blocks(page)
+    for (language, content, line), following in zip(found, [*found[1:], ("", "", 0)], strict=True):
+        if language != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # Line numbers of a traceback are those of the page.
+            exec(compile("\n" * line + content, str(page), "exec"), namespace)
+        if following[0] == "text":
+            assert printed.getvalue() == following[1], f"{name(page)}, line {line}"
+
+
+@pytest.mark.parametrize("page", with_language("toml"), ids=name)
+def test_experiments_load(page, stand_ins):
+    for language, content, line in blocks(page):
+        if language == "toml":
+            path = stand_ins / f"line-{line}.toml"
+            path.write_text(content)
+            load_experiment(path)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_resolve(page):
+    for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{name(page)}: {target} does not exist"
+        assert not anchor or anchor in anchors(file), f"{name(page)}: {target} has no such heading"
+    assert page.read_text("utf-8").endswith("\n")
+
+
+def test_every_page_of_docs_is_in_its_index():
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    assert [page for page in NAMES if page.startswith("docs/") and f"({page[5:]})" not in index] == ["docs/README.md"]
+
+
+def test_licence_is_complete():
+    text = (ROOT / "LICENSE").read_text("utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert len(text.split()) > 1500
