@@ -84,15 +84,16 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     head = s.head
     place = p.row + head
     count = ready.astype(np.int64)
-    several = (ready & (t.arrival[place + 1] / p.rate <= s.now) & (s.running + 1 < p.max_running)).nonzero()[0]
+    several = (ready & (s.running + 1 < p.max_running) & (t.arrival[place + 1] / p.rate <= s.now)).nonzero()[0]
     if several.size:
         count[several] = _count_several(engine, several, batch_tokens)
-    s.running += count
+    s.running += count.astype(np.float64)
     s.head = head + count
+    blocks_at_head = s.blocks_at_head
+    set_head(engine)
     if engine.paged:
-        begin = p.block_row + head
-        blocks = t.blocks_before[begin + count] - t.blocks_before[begin]
-        s.prefill_blocks += blocks
+        blocks = s.blocks_at_head - blocks_at_head
+        s.prefill_blocks = s.prefill_blocks + blocks
         s.free -= blocks
     if engine.budgets:
         first = ready & (s.left == NOTHING_LEFT)
@@ -100,11 +101,9 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
         # Without a budget the prefill phase of this very loop runs them, and notes the time.
         lanes, request, _ = spread(head, count)
         if engine.preempted:
-            new = (request >= s.high_water[lanes]).nonzero()[0]
+            new = (request >= s.preempted_until[lanes]).nonzero()[0]
             lanes, request = lanes[new], request[new]
         engine.outcome.admitted_s[p.out[lanes] + request] = s.now[lanes]
-        s.high_water = np.maximum(s.high_water, s.head)
-    set_head(engine)
 
 
 def _count_several(engine: Engine, lanes: Ints, batch_tokens: Floats) -> Ints:

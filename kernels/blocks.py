@@ -35,7 +35,7 @@ def block_ramps(block_sizes: list[int], dtype: type[np.floating]) -> tuple[npt.N
     return np.lib.stride_tricks.sliding_window_view(ramp, widest), begins.tolist()
 
 
-def blocks_for(tokens: Floats, block_size: Ints) -> Floats:
+def blocks_for(tokens: Floats, block_size: Floats) -> Floats:
     """ceil(tokens / block_size); exact, because a quotient of such integers never rounds across one."""
     return np.ceil(tokens / block_size)
 
@@ -47,7 +47,7 @@ def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
     weights = engine.ramps[p.ramp[lanes] + size - tick % size]
     slack = np.einsum("ij,ij->i", s.growth.take(lanes, axis=0), weights)
     # rint: the quotient is whole, but a division by 3 or 7 can print it as 2.9999...
-    return np.rint((context - s.decoding[lanes] + slack) / size)
+    return np.rint((context - s.decoding[lanes] + slack) / p.size[lanes])
 
 
 def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
@@ -61,12 +61,10 @@ def steps_until_full(engine: Engine, lanes: Ints, tick: Ints, free: Floats) -> F
     """Steps from `tick` on whose growth fits into `free` blocks: whole turns of block_size steps, in which every decoding request
     grows once, then the residues in turn. All [n]."""
     p, s = engine.params, engine.state
-    size = p.block_size[lanes]
-    turns = np.floor(free / s.decoding[lanes])
-    rest = free - turns * s.decoding[lanes]
-    residues = s.growth.shape[1]
-    place = (tick % size)[:, None] + np.arange(residues)
-    place -= np.where(place >= size[:, None], size[:, None], 0)
-    # A short block size wraps more than once in a wide batch; the first turn already exceeds `rest`, so later ones are not counted.
-    in_turn = np.take_along_axis(s.growth[lanes], np.minimum(place, residues - 1), axis=1).cumsum(axis=1)
-    return turns * size + (in_turn <= rest[:, None]).sum(axis=1)
+    size, decoding = p.block_size[lanes], s.decoding[lanes]
+    turns = np.floor(free / decoding)
+    rest = free - turns * decoding
+    # The residues from this tick on. Where a turn is shorter than the row, it has already asked for more than `rest` when it ends.
+    residue = engine.ramps[p.ramp[lanes] + tick % size].astype(np.int64)
+    in_turn = s.growth.ravel()[residue + (lanes * s.growth.shape[1])[:, None]].cumsum(axis=1)
+    return turns * p.size[lanes] + (in_turn <= rest[:, None]).sum(axis=1)

@@ -146,13 +146,14 @@ class Engine:
     def _retire(self, lanes: Ints) -> None:
         s, p = self.state, self.params
         paged = p.num_blocks[lanes] < NO_LIMIT
+        tokens, emitted, blocks = self._without_preemption(lanes)
         self._totals[:, p.lane[lanes]] = [
-            s.steps[lanes],
-            s.prefill_tokens[lanes],
+            s.tick[lanes] + s.prefill_steps[lanes],
+            tokens + s.repeated_tokens[lanes],
             s.recomputed_tokens[lanes],
             np.where(paged, s.peak[lanes], 0),
-            s.running_steps[lanes],
-            np.where(paged, s.block_steps[lanes] + self._decode_block_steps(lanes), 0),
+            emitted + s.silent_steps[lanes],
+            np.where(paged, blocks + s.silent_blocks[lanes], 0),
             s.now[lanes] - s.idle_s[lanes],
         ]
         keep = np.ones(s.running.size, np.bool_)
@@ -161,24 +162,25 @@ class Engine:
         compact(p, keep.nonzero()[0])
         self.coefficients = self._coefficients()
 
-    def _decode_block_steps(self, lanes: Ints) -> Floats:
-        """Blocks held in the decode steps of all requests, summed: a step that decodes from a cache of t tokens holds
-        ceil(t / block_size), t = prompt + 1 ... prompt + output - 1, however often the request was preempted. (The token that a
-        repeated prefill emits is not decoded: prefill takes those blocks out again.)"""
+    def _without_preemption(self, lanes: Ints) -> Floats:
+        """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps that emit
+        their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A preempted request emits each
+        token once all the same, from as many tokens. [3, n]"""
         p, t = self.params, self.traffic
         rows, which = np.unique(np.stack([p.row[lanes], p.block_size[lanes], p.n[lanes]]), axis=1, return_inverse=True)
-        sums = np.zeros(rows.shape[1])
+        sums = np.zeros((3, rows.shape[1]))
         for index, (row, size, n) in enumerate(rows.T.tolist()):  # one per workload and block size, not per lane
-            requests = slice(row, row + n)
-            sums[index] = np.sum(_ceil_sum(t.total[requests] - 1, size) - _ceil_sum(t.prompt[requests], size))
-        return sums[which.ravel()]
+            prompt, total = t.prompt[row : row + n], t.total[row : row + n]
+            blocks = np.sum(_ceil_sum(total - 1, size) - _ceil_sum(prompt - 1, size))
+            sums[:, index] = np.sum(prompt), np.sum(total - prompt), blocks
+        return sums[:, which.ravel()]
 
     def _check_progress(self) -> None:
         """Fail loudly rather than loop for ever if the rules ever disagree with each other."""
         self._loops += 1
         if self._loops % _STALL:
             return
-        position = (self.state.running.size, float(self.state.steps.sum()))
+        position = (self.state.running.size, float(self.state.tick.sum() + self.state.prefill_steps.sum()))
         if position == self._position:
             stuck = self.params.lane[self.state.running > 0]
             raise RuntimeError(

@@ -43,12 +43,12 @@ def finish(engine: Engine) -> None:
     engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]
     freed = lanes * slots + s.decoding[lanes].astype(np.int64) - earlier
     s.slot_order.ravel()[freed] = index - lanes * slots
-    gone = np.bincount(lanes, minlength=s.running.size)
+    gone = np.bincount(lanes, minlength=s.running.size).astype(np.float64)
     s.decoding -= gone
     s.running -= gone
     s.context -= np.bincount(lanes, total, s.running.size)
     if engine.paged:
-        size = p.block_size[lanes]
-        residue = (s.tick[lanes] + 1 - total).astype(np.int64) % size
+        residue = (s.tick[lanes] + 1 - total).astype(np.int64) % p.block_size[lanes]
         np.subtract.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)
-        s.used -= np.bincount(lanes, blocks_for(total - 1, size), s.running.size)
+        if np.count_nonzero(s.tight):
+            s.used -= np.bincount(lanes, blocks_for(total - 1, p.size[lanes]), s.running.size)

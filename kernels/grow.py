@@ -59,6 +59,7 @@ def _release_prefill(engine: Engine, lanes: Ints, requests: Ints, blocks: Floats
     s.running[lanes] -= 1
     s.prefill_blocks[lanes] -= blocks
     s.free[lanes] += blocks
+    s.repeated_tokens[last] += s.done[last]
     s.done[last] = 0
     s.left[last] = NOTHING_LEFT
     engine.outcome.preemptions[engine.params.out[lanes] + requests] += 1
@@ -68,8 +69,9 @@ def _preempt_fresh_prefill(engine: Engine, lanes: Ints) -> None:
     p, s = engine.params, engine.state
     s.head[lanes] -= 1
     request = s.head[lanes]
-    blocks = blocks_for(engine.traffic.prompt[p.row[lanes] + request], p.block_size[lanes])
+    blocks = blocks_for(engine.traffic.prompt[p.row[lanes] + request], p.size[lanes])
     alone = (request == s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
+    s.preempted_until[lanes] = np.maximum(s.preempted_until[lanes], request + 1)
     _release_prefill(engine, lanes, request, blocks, lanes[alone])
 
 
@@ -77,7 +79,7 @@ def _preempt_repeated_prefill(engine: Engine, lanes: Ints) -> None:
     p, s = engine.params, engine.state
     place = s.stack_waiting[lanes]
     request = s.stack_request[lanes, place].astype(np.int64)
-    blocks = blocks_for(s.stack_tokens[lanes, place].astype(np.float64), p.block_size[lanes])
+    blocks = blocks_for(s.stack_tokens[lanes, place].astype(np.float64), p.size[lanes])
     s.stack_waiting[lanes] = place + 1
     alone = place + 1 == s.stack_size[lanes]
     _release_prefill(engine, lanes, request, blocks, lanes[alone])
@@ -97,7 +99,7 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     tokens = total - (end - tick)
     residue = (end + 1 - total).astype(np.int64) % size
     asks = residue == tick.astype(np.int64) % size
-    blocks = blocks_for(tokens - 1, size)
+    blocks = blocks_for(tokens - 1, p.size[lanes])
     s.slot_end.ravel()[place] = NO_END
     s.decoding[lanes] -= 1
     s.slot_order[lanes, s.decoding[lanes].astype(np.int64)] = slot

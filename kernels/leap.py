@@ -1,7 +1,7 @@
 """Phase *leap*: steps in which nothing changes but counters, taken together.
 
 While the decoding requests of a lane stay the same, its context grows by one token a request and step, so compute and memory time
-of step j are straight lines in j. Step time is the larger line, and k steps of one line take k a + s k (k - 1) / 2. A leap ends at
+of step j are straight lines in j. Step time is the larger line, and k steps of one line take k (a + s (k - 1) / 2). A leap ends at
 the first of: a request finishing; the step before a prefill ends; an arrival that could be admitted; the blocks running out; the
 lines changing places. Ending early at any step changes nothing, so a bound may be too careful, never too generous.
 """
@@ -36,42 +36,39 @@ def leap(engine: Engine) -> None:
         busy = busy | prefilling
     steps = np.where(busy, steps, 0)
 
-    a, slope, steps = _line(engine, piece, steps)
-    end = s.now + _duration(a, slope, steps)
+    a, half, steps = _line(engine, piece, steps)
+    end = _end(s.now, a, half, steps)
 
     lanes = ((s.head_arrival <= end) & (s.running < p.max_running) & busy).nonzero()[0]
     if engine.paged and lanes.size:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it might.
         lanes = lanes[(s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]]
     if lanes.size:
-        steps[lanes] = _steps_until_arrival(engine, lanes, a[lanes], slope[lanes], steps[lanes])
-        end[lanes] = s.now[lanes] + _duration(a[lanes], slope[lanes], steps[lanes])
+        steps[lanes], end[lanes] = _until_arrival(engine, lanes, a[lanes], half[lanes], steps[lanes])
 
     if engine.paged:
         lanes = _fit_blocks(engine, steps)
         if lanes.size:
-            end[lanes] = s.now[lanes] + _duration(a[lanes], slope[lanes], steps[lanes])
+            end[lanes] = _end(s.now[lanes], a[lanes], half[lanes], steps[lanes])
     if engine.log is not None:
-        engine.log.leap(engine, steps, a, slope, piece)
+        engine.log.leap(engine, steps, a, half, piece)
 
     s.now = end
     s.tick += steps
-    s.steps += steps
     s.context = context + steps * decoding
-    s.running_steps += steps * s.running
     if engine.budgets:
         tokens = steps * piece
         s.done += tokens
         s.left -= tokens
-        s.prefill_tokens += tokens
+        s.silent_steps += steps * (s.running - decoding)
         if engine.paged:
-            s.block_steps += steps * s.prefill_blocks
+            s.silent_blocks += steps * s.prefill_blocks
         if engine.preempted:
             _count_recomputed(engine, tokens)
 
 
 def _line(engine: Engine, piece: Floats | float, steps: Floats) -> tuple[Floats, Floats, Floats]:
-    """Time of the first step, its growth a step, and `steps` cut where the roofline changes sides. All [L]."""
+    """Time of the first step, half of its growth a step, and `steps` cut where the roofline changes sides. All [L]."""
     s = engine.state
     per_token, per_context, fixed, per_kv, overhead, ring, ring_token, doubling, doubling_token = engine.coefficients
     tokens = s.decoding + piece
@@ -96,25 +93,35 @@ def _line(engine: Engine, piece: Floats | float, steps: Floats) -> tuple[Floats,
     a = np.maximum(compute, memory) + overhead
     if engine.communicates:
         a += np.minimum(ring + ring_token * tokens, doubling + doubling_token * tokens)
-    return a, slope, steps
+    return a, slope * 0.5, steps
 
 
-def _duration(a: Floats, slope: Floats, steps: Floats) -> Floats:
-    """Seconds of `steps` steps: the first takes `a`, each further one `slope` more."""
-    return steps * a + slope * (steps * (steps - 1) / 2)
+def _end(now: Floats, a: Floats, half: Floats, steps: Floats) -> Floats:
+    """Time after `steps` steps: the first takes `a`, each further one 2 `half` more."""
+    return now + steps * (a + half * (steps - 1))
 
 
-def _steps_until_arrival(engine: Engine, lanes: Ints, a: Floats, slope: Floats, most: Floats) -> Floats:
-    """The first step that ends at or after the head's arrival, at most `most`: a quadratic root, put right by one step. All [n]."""
+def _until_arrival(
+    engine: Engine, lanes: Ints, a: Floats, half: Floats, most: Floats
+) -> tuple[Floats, Floats]:
+    """The first step that ends at or after the head's arrival, at most `most`, and its end: a quadratic root, put right by one
+    step. All [n]."""
     s = engine.state
     now, arrival = s.now[lanes], s.head_arrival[lanes]
     wait = np.maximum(arrival - now, 0)
-    b = a - slope / 2
-    steps = np.ceil(2 * wait / (b + np.sqrt(b * b + 2 * slope * wait)))
-    enough_before = now + _duration(a, slope, steps - 1) >= arrival
-    steps = np.maximum(steps - enough_before, 0)
-    steps += now + _duration(a, slope, steps) < arrival
-    return np.minimum(steps, most)
+    b = a - half
+    steps = np.minimum(np.ceil(2 * wait / (b + np.sqrt(b * b + 4 * half * wait))), most)
+    end = _end(now, a, half, steps)
+    one_less = np.maximum(steps - 1, 0)
+    end_before = _end(now, a, half, one_less)
+    enough = end_before >= arrival
+    short = ((end < arrival) & (steps < most)).nonzero()[0]
+    steps = np.where(enough, one_less, steps)
+    end = np.where(enough, end_before, end)
+    if short.size:
+        steps[short] += 1
+        end[short] = _end(now[short], a[short], half[short], steps[short])
+    return steps, end
 
 
 def _fit_blocks(engine: Engine, steps: Floats) -> Ints:
@@ -126,7 +133,7 @@ def _fit_blocks(engine: Engine, steps: Floats) -> Ints:
     p, s = engine.params, engine.state
     context = s.context + steps * s.decoding
     # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in the next step.
-    bound = (context + s.decoding * (p.block_size - 2.0)) / p.block_size + s.prefill_blocks + s.decoding
+    bound = (context + s.decoding * (p.size - 2.0)) / p.size + (s.prefill_blocks + s.decoding)
     s.tight = bound > np.minimum(p.num_blocks, s.peak)
     free = p.num_blocks - bound
     cut = np.zeros(0, np.int64)
@@ -153,6 +160,6 @@ def _count_recomputed(engine: Engine, tokens: Floats) -> None:
     """Pieces of prompts whose request had been preempted count as recomputed."""
     p, s = engine.params, engine.state
     again = s.stack_size > s.stack_waiting
-    seen = ((tokens > 0) & ~again & (s.high_water > s.first_prefill)).nonzero()[0]
+    seen = ((tokens > 0) & ~again & (s.preempted_until > s.first_prefill)).nonzero()[0]
     again[seen] = engine.outcome.preemptions[p.out[seen] + s.first_prefill[seen]] > 0
     s.recomputed_tokens += np.where(again, tokens, 0)

@@ -36,7 +36,7 @@ def observe(engine: Engine, lane: int) -> Observation | None:
     if not place.size:
         return None
     index = int(place[0])
-    n, size = int(p.n[index]), p.block_size[index : index + 1]
+    n, size = int(p.n[index]), p.size[index : index + 1]
     requests = slice(int(p.row[index]), int(p.row[index]) + n)
     prompt, total = t.prompt[requests], t.total[requests]
     out = slice(int(p.out[index]), int(p.out[index]) + n)
@@ -69,5 +69,5 @@ def observe(engine: Engine, lane: int) -> Observation | None:
     if p.num_blocks[index] == NO_LIMIT:
         blocks[:] = 0
     return Observation(
-        float(s.now[index]), int(s.steps[index]), emitted.astype(np.int64), blocks.astype(np.int64), status, queue
+        float(s.now[index]), int(s.tick[index] + s.prefill_steps[index]), emitted.astype(np.int64), blocks.astype(np.int64), status, queue
     )

@@ -39,57 +39,64 @@ def prefill(engine: Engine) -> None:
             active |= s.stack_size > s.stack_waiting
     if not np.count_nonzero(active):
         return
-    prefill_blocks = s.prefill_blocks
+    held_by_prefills = s.prefill_blocks
     again: _Finished | None = None
     again_tokens: Floats | float = 0.0
     again_pairs: Floats | float = 0.0
     if engine.preempted:
-        prefill_blocks = prefill_blocks.copy()
+        held_by_prefills = held_by_prefills.copy()
         again_tokens, again_pairs = np.zeros(first.size), np.zeros(first.size)
         again = _repeat_prefills(engine, active, share, again_tokens, again_pairs)
         if engine.budgets:
             _count_recomputed(engine, active.nonzero()[0], share - again_tokens)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
+    prompts_at_first = s.prompts_at_first
     if engine.budgets:
         end, tokens, pairs = _cut_by_budget(engine, active, share - again_tokens)
     else:
         end = s.head.copy()
-        tokens = t.prompts_before[p.row + end] - t.prompts_before[p.row + first]
-        pairs = t.pairs_before[p.row + end] - t.pairs_before[p.row + first]
+        tokens, pairs = s.prompts_at_head - prompts_at_first, s.pairs_at_head - s.pairs_at_first
+        s.prompts_at_first, s.pairs_at_first = s.prompts_at_head, s.pairs_at_head
+    completed = s.prompts_at_first - prompts_at_first
     if engine.preempted:
-        tokens = tokens + again_tokens
-        pairs = pairs + again_pairs
+        tokens, pairs = tokens + again_tokens, pairs + again_pairs
 
+    step = active.astype(np.float64)
     work = (s.decoding + tokens, s.context + pairs, s.context + tokens) if beside else (tokens, pairs, tokens)
     begin = s.now
-    now = begin + step_seconds(engine.coefficients, *work, engine.communicates) * active
-
-    decoding_blocks = np.zeros(0)
-    lanes = np.zeros(0, np.int64)
-    if engine.paged:
-        s.block_steps += prefill_blocks * active
-        if not beside:
-            lanes = active.nonzero()[0]
-            decoding_blocks = _blocks_of_waiting_decodes(engine, lanes)
+    now = begin + step_seconds(engine.coefficients, *work, engine.communicates) * step
     count = end - first
+    started = count.astype(np.float64)
     if engine.log is not None:
-        decoded = s.decoding * (active & beside)
-        emitted = count + decoded
+        decoded = s.decoding * step * beside
+        emitted = started + decoded
         if again is not None:
-            emitted = emitted + np.bincount(again.lanes, minlength=count.size)
-        engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, prefill_blocks)
+            emitted += np.bincount(again.lanes, minlength=count.size)
+        engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, held_by_prefills)
 
     s.now = now
-    s.steps += active
-    s.running_steps += s.running * active
-    s.prefill_tokens += tokens
-    if beside:
-        s.tick += active
-        s.context += s.decoding * active
     s.first_prefill = end
-    if engine.paged:
+    if engine.paged and engine.budgets:
         s.prefill_blocks = s.prefill_blocks - (t.blocks_before[p.block_row + end] - t.blocks_before[p.block_row + first])
+    elif engine.paged:
+        s.prefill_blocks = np.zeros(first.size)
+    lanes = np.zeros(0, np.int64)
+    if beside:
+        s.tick += step
+        s.context += s.decoding * step
+        if engine.budgets:
+            s.silent_steps += (s.running - s.decoding - started) * step
+            s.silent_blocks += s.prefill_blocks * step
+            if again is not None:
+                np.subtract.at(s.silent_steps, again.lanes, 1.0)
+    else:
+        s.prefill_steps += step
+        s.silent_steps += s.decoding * step
+        if engine.paged:
+            lanes = active.nonzero()[0]
+            waiting = _blocks_of_waiting_decodes(engine, lanes)
+            s.silent_blocks[lanes] += waiting
     which, request, place = spread(first, count)
     if which.size:
         cell = p.out[which] + request
@@ -97,15 +104,15 @@ def prefill(engine: Engine) -> None:
         if not engine.budgets:
             engine.outcome.admitted_s[cell] = begin[which]
         _start_decoding(engine, which, request, t.prompt[p.row[which] + request], place)
-        s.decoding += count
-        s.context += t.prompts_before[p.row + end] - t.prompts_before[p.row + first] + count
+        s.decoding += started
+        s.context += completed + started
     if again is not None:
         _start_decoding(engine, *again)
         np.add.at(s.decoding, again.lanes, 1.0)
         np.add.at(s.context, again.lanes, again.tokens + 1)
-    if engine.paged and not beside:
+    if lanes.size:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
-        s.used[lanes] = decoding_blocks + prefill_blocks[lanes]
+        s.used[lanes] = waiting + held_by_prefills[lanes]
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
         s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
         s.tight[lanes] = True
@@ -119,22 +126,27 @@ def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, 
     fresh = active
     if engine.preempted:
         fresh = active & (s.stack_size == s.stack_waiting)  # elsewhere a repeated prefill is still the oldest
-    done = s.done * fresh
+    done = s.done * fresh.astype(np.float64)
     end = np.where(fresh, s.head, first)
-    before = t.prompts_before[row + first] + done
-    tokens = np.where(fresh, t.prompts_before[row + end] - before, 0)
-    pairs = t.pairs_before[row + end] - t.pairs_before[row + first] - pairs_of(done)
+    before = s.prompts_at_first + done
+    tokens = np.where(fresh, s.prompts_at_head - before, 0)
     s.done = np.where(fresh, 0, s.done)
     s.left = np.where(fresh, NOTHING_LEFT, s.left)
+    rest = np.zeros(0)
     cut = (tokens > share).nonzero()[0]
     if cut.size:
         begin, tokens[cut] = row[cut] + first[cut], share[cut]
         place = begin + _completed(engine, begin, end[cut] - first[cut], before[cut], share[cut])
         rest = share[cut] - (t.prompts_before[place] - before[cut])
         end[cut] = place - row[cut]
-        pairs[cut] = t.pairs_before[place] - t.pairs_before[begin] - pairs_of(done[cut]) + pairs_of(rest)
         s.done[cut] = rest
         s.left[cut] = t.prompt[place] - rest
+    place = row + end
+    s.prompts_at_first = t.prompts_before[place]
+    pairs_at_end = t.pairs_before[place]
+    pairs = pairs_at_end - s.pairs_at_first - pairs_of(done)
+    pairs[cut] += pairs_of(rest)
+    s.pairs_at_first = pairs_at_end
     return end, tokens, pairs
 
 
@@ -147,14 +159,13 @@ def _completed(engine: Engine, place: Ints, most: Ints, before: Floats, share: F
 
 
 def _blocks_of_waiting_decodes(engine: Engine, lanes: Ints) -> Floats:
-    """Blocks of requests that wait while a batch prefills; they count for the step too."""
+    """Blocks of requests that wait while a batch prefills. [n]"""
     s = engine.state
     used = s.used[lanes]
     loose = (~s.tight[lanes]).nonzero()[0]
     if loose.size:
         lane = lanes[loose]
         used[loose] = held(engine, lane, s.context[lane], s.tick[lane].astype(np.int64))
-    s.block_steps[lanes] += used
     return used
 
 
@@ -184,10 +195,9 @@ def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Float
         s.done[lane] = np.where(ends, 0, done + piece)
         s.left[lane] = np.where(ends, NOTHING_LEFT, all_tokens - done - piece)
         lane, place, all_tokens = lane[ends], place[ends], all_tokens[ends]
-        blocks = blocks_for(all_tokens, p.block_size[lane])
         s.stack_size[lane] = place
-        s.prefill_blocks[lane] -= blocks
-        s.block_steps[lane] -= blocks  # its next token comes without a decode step, see Engine._decode_block_steps
+        s.prefill_blocks[lane] -= blocks_for(all_tokens, p.size[lane])
+        s.repeated_tokens[lane] += all_tokens
         request = s.stack_request[lane, place].astype(np.int64)
         rounds.append(_Finished(lane, request, all_tokens, np.full(lane.size, len(rounds))))
         more = (place > s.stack_waiting[lane]).nonzero()[0]
@@ -200,7 +210,7 @@ def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Float
 def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
     """Add the tokens that this step processes of fresh requests preempted in an earlier prefill."""
     p, s, t = engine.params, engine.state, engine.traffic
-    seen = (s.high_water[lanes] > s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
+    seen = (s.preempted_until[lanes] > s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
     if not seen.any():
         return
     lane, share = lanes[seen], share[lanes[seen]]
@@ -216,24 +226,26 @@ def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
     np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
 
 
-def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints | int) -> None:
+def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
     """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding ones.
 
     `place` is 0 for a lane's first request, 1 for its second, ... All [n].
     """
     p, s, t = engine.params, engine.state, engine.traffic
-    total = t.total[p.row[lanes] + requests]
-    end = s.tick[lanes] + total - processed - 1
+    tick = s.tick[lanes]
+    end = tick + (t.total[p.row[lanes] + requests] - processed - 1)
     decoding = s.decoding[lanes].astype(np.int64) + place
     engine.make_room(int(decoding.max()) + 1)
     slots = s.slot_end.shape[1]
-    slot = s.slot_order.ravel()[lanes * slots + decoding].astype(np.int64)
-    index = lanes * slots + slot
+    begin = lanes * slots
+    slot = s.slot_order.ravel()[begin + decoding]
+    index = begin + slot
     s.slot_end.ravel()[index] = end
     s.slot_request.ravel()[index] = requests
     np.minimum.at(s.next_end, lanes, end)
     soonest = (end == s.next_end[lanes]).nonzero()[0]
     s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
-        residue = (end + 1 - total).astype(np.int64) % p.block_size[lanes]
+        # Its next block is due when the tokens held fill their last one.
+        residue = (tick - processed).astype(np.int64) % p.block_size[lanes]
         np.add.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)

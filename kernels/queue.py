@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from .blocks import blocks_for
-from .state import Floats, Ints
+from .state import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -19,39 +18,47 @@ _FEW = 4
 
 
 def set_head(engine: Engine) -> None:
-    """Look up arrival and blocks of the queue's head in every lane, after some changed."""
+    """Look up what is known of the queue's head in every lane, after some heads changed."""
     p, s, t = engine.params, engine.state, engine.traffic
     place = p.row + s.head
     s.head_arrival = t.arrival[place] / p.rate
+    s.prompts_at_head = t.prompts_before[place]
+    s.pairs_at_head = t.pairs_before[place]
     if engine.paged:
-        s.head_blocks = blocks_for(t.prompt[place], p.block_size)
+        place = p.block_row + s.head
+        s.blocks_at_head = t.blocks_before[place]
+        s.head_blocks = t.blocks_before[place + 1] - s.blocks_at_head
         if engine.preempted:
             waiting = s.stack_waiting.nonzero()[0]
             if waiting.size:
                 tokens = s.stack_tokens[waiting, s.stack_waiting[waiting] - 1].astype(np.float64)
                 s.head_arrival[waiting] = -np.inf
-                s.head_blocks[waiting] = blocks_for(tokens, p.block_size[waiting])
+                s.head_blocks[waiting] = blocks_for(tokens, p.size[waiting])
 
 
-def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints | int]:
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
     """Ranges first, first + 1, ... of `count` each, count [L], laid end to end: (lane, value, place in the range)."""
     if count.max(initial=0) <= 1:
         lanes = count.nonzero()[0]
-        return lanes, first[lanes], 0
+        return lanes, first[lanes], np.zeros(lanes.size, np.int64)
     lanes = np.repeat(np.arange(count.size), count)
     place = np.arange(lanes.size) - (np.cumsum(count) - count)[lanes]
     return lanes, first[lanes] + place, place
 
 
-def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], npt.NDArray[np.bool_]]) -> Ints:
+def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], Bools]) -> Ints:
     """The largest number that passes, per row, of tests that only turn from true to false as the number grows.
 
-    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some. Doubling steps, then halving ones: the
-    answer is mostly close to `good`.
+    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some, with arguments that broadcast. Nearly
+    always the answer is close to `good`: a few numbers are tried in one go, and only then steps that double, and then halve.
     """
-    good, bad = good.copy(), bad.copy()
-    stride = np.ones(good.size, np.int64)
-    rows = (good + 1 < bad).nonzero()[0]
+    numbers = np.minimum(good[:, None] + np.arange(1, _FEW + 1), bad[:, None] - 1)
+    passed = test(np.arange(good.size)[:, None], numbers).sum(axis=1)
+    good = np.minimum(good + passed, bad - 1)
+    rows = ((passed == _FEW) & (good + 1 < bad)).nonzero()[0]
+    if rows.size:
+        bad = bad.copy()
+        stride = np.full(good.size, _FEW)
     while rows.size:
         number = np.minimum(good[rows] + stride[rows], bad[rows] - 1)
         ok = test(rows, number)
@@ -68,28 +75,21 @@ def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floa
     The head itself is known to join. All [n] but `batch_tokens` [L], the tokens that the lane's prefill batch already has.
     """
     p, s, t = engine.params, engine.state, engine.traffic
-    head = s.head[lanes]
-    begin, block_begin = p.row[lanes] + head, p.block_row[lanes] + head
-    rate, now, free = p.rate[lanes], s.now[lanes], s.free[lanes]
-    limit = p.max_tokens[lanes]
+    begin = p.row[lanes] + s.head[lanes]
+    block_begin = p.block_row[lanes] + s.head[lanes]
+    rate, now = p.rate[lanes], s.now[lanes]
+    most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
+    most_prompts = s.prompts_at_head[lanes]
+    if not engine.decode_beside_prefill:
+        most_prompts = most_prompts + p.max_tokens[lanes] - batch_tokens[lanes]
 
-    def test(rows: Ints | slice, number: Ints) -> npt.NDArray[np.bool_]:
-        """Whether `number` requests can join: [n] or [n, K] for K numbers a row."""
-        wide = (rows, None) if number.ndim == 2 else rows
-        first = begin[wide]
-        ok: npt.NDArray[np.bool_] = t.arrival[first + (number - 1)] / rate[wide] <= now[wide]
+    def test(rows: Ints, number: Ints) -> Bools:
+        place = begin[rows] + number
+        ok: Bools = t.arrival[place - 1] / rate[rows] <= now[rows]
         if engine.paged:
-            blocks = block_begin[wide]
-            ok &= t.blocks_before[blocks + number] - t.blocks_before[blocks] <= free[wide]
+            ok &= t.blocks_before[block_begin[rows] + number] <= most_blocks[rows]
         if not engine.decode_beside_prefill:
-            tokens = t.prompts_before[first + number] - t.prompts_before[first]
-            ok &= batch_tokens[lanes][wide] + tokens <= limit[wide]
+            ok &= t.prompts_before[place] <= most_prompts[rows]
         return ok
 
-    # Nearly always a handful: try the first few numbers of every row in one go, and search only where all of them pass.
-    few = np.minimum(np.arange(2, _FEW + 2), most[:, None])
-    good = np.minimum(1 + test(slice(None), few).sum(axis=1), most)
-    more = ((good > _FEW) & (good < most)).nonzero()[0]
-    if more.size:
-        good[more] = largest(good[more], most[more] + 1, lambda rows, number: test(more[rows], number))
-    return good
+    return largest(np.ones(lanes.size, np.int64), most + 1, test)

@@ -50,6 +50,7 @@ class Params:
     n: Ints  # requests
     rate: Floats  # arrival = unit-rate arrival / rate
     block_size: Ints  # 1 under unlimited memory
+    size: Floats  # the same
     num_blocks: Floats  # NO_LIMIT under unlimited memory
     ramp: Ints  # where the lane's block size begins in Engine.ramps
     max_running: Floats
@@ -71,7 +72,7 @@ class State:
 
     now: Floats  # [L] seconds
     tick: Floats  # [L] decode steps so far
-    steps: Floats  # [L] steps that were not idle
+    prefill_steps: Floats  # [L] steps that only prefilled; the others are ticks
     running: Floats  # [L] requests admitted and not finished
     decoding: Floats  # [L] of those, past their prefill
     context: Floats  # [L] tokens in the cache of decoding requests, the newest counted
@@ -85,17 +86,22 @@ class State:
     head: Ints  # [L] first request never admitted (or preempted before its first token)
     head_arrival: Floats  # [L] arrival of the queue's head: -inf for a preempted one, inf for an empty queue
     head_blocks: Floats  # [L] blocks that the queue's head needs
-    first_prefill: Ints  # [L] oldest fresh request in prefill
+    prompts_at_head: Floats  # [L] Traffic.prompts_before, pairs_before and blocks_before at head, looked up
+    pairs_at_head: Floats
+    blocks_at_head: Floats
+    first_prefill: Ints  # [L] oldest fresh request in prefill; head without any
+    prompts_at_first: Floats  # [L] the same at first_prefill
+    pairs_at_first: Floats
     done: Floats  # [L] tokens processed of the oldest prefill
     left: Floats  # [L] tokens left of it, NOTHING_LEFT without one
     stack_size: Ints  # [L] preempted requests that have not come back to decoding
     stack_waiting: Ints  # [L] of those, not admitted again
-    high_water: Ints  # [L] largest head so far: earlier fresh requests may have been preempted
+    preempted_until: Ints  # [L] behind the last request ever preempted in its first prefill
     idle_s: Floats  # [L]
-    prefill_tokens: Floats  # [L]
-    recomputed_tokens: Floats  # [L]
-    running_steps: Floats  # [L] running requests summed over steps
-    block_steps: Floats  # [L] blocks held in steps in which their request did not decode, see engine.block_steps
+    repeated_tokens: Floats  # [L] prefilled again, or lost half-way: what prefill processed beyond every prompt once
+    recomputed_tokens: Floats  # [L] prefilled by requests that had been preempted before
+    silent_steps: Floats  # [L] running requests that emit no token in a step, summed over steps
+    silent_blocks: Floats  # [L] blocks that they hold, summed over steps
     slot_end: Int32s  # [L, M] tick at which the slot's request finishes, NO_END in a free slot
     slot_request: Int32s  # [L, M]
     slot_order: Int32s  # [L, M] slots; those from place `decoding` on are free

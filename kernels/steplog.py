@@ -54,7 +54,7 @@ class StepLog:
         columns = (s.now[lane], end[lane], s.running[lane], emitted[lane], tokens[lane], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
-    def leap(self, engine: Engine, steps: Floats, a: Floats, slope: Floats, piece: Floats | float) -> None:
+    def leap(self, engine: Engine, steps: Floats, a: Floats, half: Floats, piece: Floats | float) -> None:
         """Called before the state moves on. All [L]."""
         s = engine.state
         lanes = (self.wanted[engine.params.lane] & (steps > 0)).nonzero()[0]
@@ -64,9 +64,8 @@ class StepLog:
         lane = np.repeat(lanes, count)
         first = np.repeat(np.cumsum(count) - count, count)
         step = (np.arange(lane.size) - first).astype(np.float64)
-        begin = s.now[lane] + step * a[lane] + slope[lane] * (step * (step - 1) / 2)
-        following = step + 1
-        end = s.now[lane] + following * a[lane] + slope[lane] * (following * step / 2)
+        begin = s.now[lane] + step * (a[lane] + half[lane] * (step - 1))
+        end = s.now[lane] + (step + 1) * (a[lane] + half[lane] * step)
         blocks = np.zeros(lane.size)
         if engine.paged:
             tick = s.tick[lane].astype(np.int64) + step.astype(np.int64)

@@ -342,6 +342,7 @@ def _new_engine(
         n=counts[queue],
         rate=queues.rate[group],
         block_size=size,
+        size=size.astype(np.float64),
         num_blocks=np.array([NO_LIMIT if lane.num_blocks is None else lane.num_blocks for lane in lanes], np.float64),
         ramp=np.zeros(len(lanes), np.int64),
         max_running=np.array([lane.max_running for lane in lanes], np.float64),

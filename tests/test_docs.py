@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,9 @@ def stand_ins(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", with_language("python"), ids=name)
-def test_snippets_run_and_print_what_is_below_them(page, stand_ins, monkeypatch):
-    monkeypatch.chdir(stand_ins)
+def test_snippets_run_and_print_what_is_below_them(page, stand_ins, tmp_path, monkeypatch):
+    shutil.copytree(stand_ins, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "snippet"}  # the snippets of a page build on each other
     found = blocks(page)
     for (language, content, line), following in zip(found, [*found[1:], ("", "", 0)], strict=True):
