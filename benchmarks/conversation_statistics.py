@@ -1,9 +1,9 @@
-"""Statistics of the Azure conversation trace: how configs/azure_conversation.toml was made, and how good it is.
+"""Statistics of the Azure conversation trace: how configs/conversation_statistics.toml was made, and how good it is.
 
     python benchmarks/conversation_statistics.py AzureLLMInferenceTrace_conv.csv --toml
     python benchmarks/conversation_statistics.py AzureLLMInferenceTrace_conv.csv
 
-The first prints configs/azure_conversation.toml, the second a table that compares the trace with the synthetic
+The first prints configs/conversation_statistics.toml, the second a table that compares the trace with the synthetic
 workload, whose figures are means over seeds. The trace is in github.com/Azure/AzurePublicDataset.
 """
 

@@ -37,7 +37,10 @@ def oracle_step_times(step: StepModel) -> StepTimes:
             "model": {name: getattr(m, name) for name in m.__dataclass_fields__},
             "chip": {"bf16": c.bf16_flops, "fp8": c.fp8_flops, "mem_bw": c.mem_bytes_per_s, "mem_cap": c.mem_bytes},
             "link": {"alpha_s": wire.alpha_s, "bandwidth_bytes_per_s": wire.bytes_per_s},
-            **{name: getattr(step, name) for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mfu", "mbu", "overhead_s")},
+            **{
+                name: getattr(step, name)
+                for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mfu", "mbu", "overhead_s")
+            },
             "mem_reserve": step.mem_reserve,
         }
     )
@@ -74,8 +77,12 @@ def main() -> None:
     times = oracle_step_times(step)
     rates = np.geomspace(2, 60, args.lanes) if args.lanes > 1 else np.array([20.0])
     cells = np.unique(np.linspace(0, args.lanes - 1, args.oracle_cells).astype(int)).tolist()
-    print(f"{args.lanes} lanes x {args.requests} requests; oracle on {len(cells)} of the lanes; medians of {args.repeats}")
-    print(f"{'case':22}{'engine req/s':>14}{'oracle req/s':>14}{'ratio':>8}{'bar':>6}{'preempted/req':>15}{'bytes/req':>11}")
+    print(
+        f"{args.lanes} lanes x {args.requests} requests; oracle on {len(cells)} of the lanes; medians of {args.repeats}"
+    )
+    print(
+        f"{'case':22}{'engine req/s':>14}{'oracle req/s':>14}{'ratio':>8}{'bar':>6}{'preempted/req':>15}{'bytes/req':>11}"
+    )
     for policy, name, blocks in CASES:
         budget = 512 if policy == "chunked" else None
         lanes = [Lane(work, step, policy, 128, 16, blocks, budget, rate=float(rate)) for rate in rates]

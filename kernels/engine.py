@@ -19,6 +19,7 @@ from .steplog import StepLog
 from .steptime import StepCoefficients
 
 _FEW_SLOTS = 16
+_WORTHWHILE = 4  # go round once more for a quarter of the lanes
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 
@@ -64,6 +65,10 @@ class Engine:
         self.paged = bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.communicates = bool(params.coefficients[:, 5:].any())
+        c = StepCoefficients(*params.coefficients.T)
+        most_compute = c.compute_per_token_s * params.max_running
+        at_memory = (most_compute <= c.memory_fixed_s) & (c.compute_per_context_s <= c.memory_per_token_s)
+        self.memory_bound = not self.communicates and bool(np.all(at_memory))  # all steps that only decode
         self.preempted = False  # whether a request was ever preempted
         # Sums over the residues stay exact in float32 while they are below 2**24.
         residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
@@ -74,9 +79,12 @@ class Engine:
         stack = most_running if self.paged else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
         self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
+        self.state.untouched[:] = np.minimum(self.state.peak, params.num_blocks)
         self.state.free[:] = params.num_blocks
         set_head(self)
-        self.coefficients = self._coefficients()
+        self._columns = params.coefficients.T.copy()  # [9, L]
+        alike = lanes > 0 and bool((self._columns == self._columns[:, :1]).all())
+        self._alike = StepCoefficients(*map(float, self._columns[:, 0])) if alike else None
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
@@ -92,7 +100,7 @@ class Engine:
         if self._wake():
             return False
         if self.paged:
-            s.free = np.where(s.tight, p.num_blocks - s.used - s.prefill_blocks, s.free)
+            self._refresh_free()
         if self.decode_beside_prefill:
             if self.paged:
                 grow(self, (s.tight & (s.decoding > 0)).nonzero()[0])
@@ -105,10 +113,29 @@ class Engine:
                 decodes = s.tight & (s.decoding > 0) & (s.next_end > s.tick)
                 admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
                 grow(self, (decodes & ~admissible).nonzero()[0])
-        leap(self)
-        finish(self)
+        self._decode()
         self._check_progress()
         return True
+
+    def _decode(self) -> None:
+        """Leap and finish; and again in lanes where that was all that happened, as long as it pays to go round for them.
+
+        For such a lane the phases in between are exactly this, so it makes no difference when a lane's turn comes.
+        """
+        s = self.state
+        leap(self, slice(None))
+        lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
+        while lanes.size * _WORTHWHILE > s.now.size:
+            if self.paged:
+                self._refresh_free()
+                grow(self, lanes[s.tight[lanes].nonzero()[0]])
+            leap(self, lanes)
+            lanes = finish(self, lanes[(s.next_end[lanes] == s.tick[lanes]).nonzero()[0]])
+
+    def _refresh_free(self) -> None:
+        """Requests that finished gave blocks back."""
+        s = self.state
+        s.free = np.where(s.tight, self.params.num_blocks - s.used - s.prefill_blocks, s.free)
 
     def totals(self) -> Totals:
         """Of the lanes that are done; NaN elsewhere."""
@@ -120,11 +147,11 @@ class Engine:
         if slots > have:
             widen_slots(self.state, max(slots, 2 * have))
 
-    def _coefficients(self) -> StepCoefficients:
-        """Of all lanes, each [L]; single numbers where all lanes have one model on one chip."""
-        columns = self.params.coefficients.T.copy()
-        alike = columns.size > 0 and bool((columns == columns[:, :1]).all())
-        return StepCoefficients(*(map(float, columns[:, 0]) if alike else columns))
+    def coefficients_of(self, lanes: Ints | slice) -> StepCoefficients:
+        """Step-time coefficients of some lanes, each [n]; single numbers where all lanes have one model on one chip."""
+        if self._alike is not None:
+            return self._alike
+        return StepCoefficients(*self._columns[:, lanes])
 
     def _wake(self) -> bool:
         """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
@@ -160,7 +187,7 @@ class Engine:
         keep[lanes] = False
         compact(s, keep.nonzero()[0])
         compact(p, keep.nonzero()[0])
-        self.coefficients = self._coefficients()
+        self._columns = p.coefficients.T.copy()
 
     def _without_preemption(self, lanes: Ints) -> Floats:
         """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps that emit

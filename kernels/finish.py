@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-def finish(engine: Engine) -> None:
-    """Let go of the requests that end at their lane's tick.
+def finish(engine: Engine, lanes: Ints) -> Ints:
+    """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one. Returns lanes that now only decode
+    on: somebody is left, and nobody waits.
 
     Slots are cleared one a lane and round, rarely more than a few rounds; the rest is done for all of them together.
     """
@@ -22,7 +23,7 @@ def finish(engine: Engine) -> None:
     slots = s.slot_end.shape[1]
     slot_end = s.slot_end.ravel()
     rounds: list[tuple[Ints, Ints]] = []
-    lanes = (s.next_end == s.tick).nonzero()[0]
+    first = lanes
     while lanes.size:
         begin = lanes * slots
         index = begin + s.next_slot[lanes]
@@ -32,9 +33,9 @@ def finish(engine: Engine) -> None:
         end = slot_end[begin + slot]
         s.next_slot[lanes] = slot
         s.next_end[lanes] = end
-        lanes = lanes[end == s.tick[lanes]]
+        lanes = lanes[(end == s.tick[lanes]).nonzero()[0]]
     if not rounds:
-        return
+        return first
     lanes = np.concatenate([lanes for lanes, _ in rounds])
     index = np.concatenate([index for _, index in rounds])
     earlier = np.concatenate([np.full(lanes.size, n) for n, (lanes, _) in enumerate(rounds, 1)])
@@ -52,3 +53,4 @@ def finish(engine: Engine) -> None:
         np.subtract.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)
         if np.count_nonzero(s.tight):
             s.used -= np.bincount(lanes, blocks_for(total - 1, p.size[lanes]), s.running.size)
+    return first[((s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)).nonzero()[0]]

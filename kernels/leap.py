@@ -12,154 +12,189 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import held, steps_until_full
+from .blocks import held, steps_until_full, touch_peak
 from .prefill import pairs_of
 from .state import NOTHING_LEFT, Floats, Ints
+from .steptime import StepCoefficients
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
-def leap(engine: Engine) -> None:
-    """Take as many steps as nothing happens in, possibly none, in every lane."""
+def leap(engine: Engine, lanes: Ints | slice) -> None:
+    """Take as many steps as nothing happens in, possibly none, in each of `lanes`."""
     p, s = engine.params, engine.state
-    decoding, context = s.decoding, s.context
-    steps = s.next_end - s.tick
+    now, decoding, context = s.now[lanes], s.decoding[lanes], s.context[lanes]
+    steps = s.next_end[lanes] - s.tick[lanes]
     busy = decoding > 0
     piece: Floats | float = 0.0
+    prefilling = np.zeros(0, np.int64)
     if engine.budgets:
-        share = p.budget - decoding
-        prefilling = s.left < NOTHING_LEFT
-        piece = np.where(prefilling, share, 0)
-        pieces = np.ceil(s.left / np.maximum(share, 1)) - 1  # the step that completes a prefill is not part of a leap
-        steps = np.minimum(steps, pieces)
-        busy = busy | prefilling
-    steps = np.where(busy, steps, 0)
+        share = p.budget[lanes] - decoding
+        left = s.left[lanes]
+        part_way = left < NOTHING_LEFT
+        busy |= part_way
+        piece = np.where(part_way, share, 0)
+        prefilling = part_way.nonzero()[0]
+        # The step that completes a prefill is not part of a leap.
+        pieces = np.ceil(left[prefilling] / np.maximum(share[prefilling], 1)) - 1
+        steps[prefilling] = np.minimum(steps[prefilling], pieces)
+    steps *= busy.astype(np.float64)
 
-    a, half, steps = _line(engine, piece, steps)
-    end = _end(s.now, a, half, steps)
+    line = _Line(engine, lanes, decoding, context, piece, steps, prefilling)
+    end = _end(now, line.first, line.half, steps)
 
-    lanes = ((s.head_arrival <= end) & (s.running < p.max_running) & busy).nonzero()[0]
-    if engine.paged and lanes.size:
+    stops = (s.head_arrival[lanes] <= end) & (s.running[lanes] < p.max_running[lanes]) & busy
+    if engine.paged:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it might.
-        lanes = lanes[(s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]]
-    if lanes.size:
-        steps[lanes], end[lanes] = _until_arrival(engine, lanes, a[lanes], half[lanes], steps[lanes])
+        stops &= (s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]
+    rows = stops.nonzero()[0]
+    if rows.size:
+        arrival = s.head_arrival[lanes][rows]
+        steps[rows], end[rows] = _until_arrival(now[rows], arrival, line.first[rows], line.half[rows], steps[rows])
 
     if engine.paged:
-        lanes = _fit_blocks(engine, steps)
-        if lanes.size:
-            end[lanes] = _end(s.now[lanes], a[lanes], half[lanes], steps[lanes])
+        rows = _fit_blocks(engine, lanes, decoding, context, steps)
+        if rows.size:
+            end[rows] = _end(now[rows], line.first[rows], line.half[rows], steps[rows])
     if engine.log is not None:
-        engine.log.leap(engine, steps, a, half, piece)
+        engine.log.leap(engine, lanes, steps, line.first, line.half, piece)
 
-    s.now = end
-    s.tick += steps
-    s.context = context + steps * decoding
-    if engine.budgets:
+    s.now[lanes] = end
+    s.tick[lanes] += steps
+    s.context[lanes] = context + steps * decoding
+    if prefilling.size:
         tokens = steps * piece
-        s.done += tokens
-        s.left -= tokens
-        s.silent_steps += steps * (s.running - decoding)
+        s.done[lanes] += tokens
+        s.left[lanes] -= tokens
+        s.silent_steps[lanes] += steps * (s.running[lanes] - decoding)
         if engine.paged:
-            s.silent_blocks += steps * s.prefill_blocks
+            s.silent_blocks[lanes] += steps * s.prefill_blocks[lanes]
         if engine.preempted:
-            _count_recomputed(engine, tokens)
+            _count_recomputed(engine, np.arange(s.now.size)[lanes], tokens)
 
 
-def _line(engine: Engine, piece: Floats | float, steps: Floats) -> tuple[Floats, Floats, Floats]:
-    """Time of the first step, half of its growth a step, and `steps` cut where the roofline changes sides. All [L]."""
-    s = engine.state
-    per_token, per_context, fixed, per_kv, overhead, ring, ring_token, doubling, doubling_token = engine.coefficients
-    tokens = s.decoding + piece
-    work = s.context
-    work_growth = s.decoding
-    if engine.budgets:
-        work = work + piece * s.done + pairs_of(np.asarray(piece))
-        work_growth = work_growth + piece * piece
-    compute = per_token * tokens + per_context * work
-    compute_growth = per_context * work_growth
-    memory = fixed + per_kv * (s.context + piece)
-    memory_growth = per_kv * s.decoding
+class _Line:
+    """Time of the first step, and half of what each further step takes more; cuts `steps` where the roofline changes sides. [n]"""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lanes: Ints | slice,
+        decoding: Floats,
+        context: Floats,
+        piece: Floats | float,
+        steps: Floats,
+        prefilling: Ints,
+    ) -> None:
+        c = engine.coefficients_of(lanes)
+        if engine.memory_bound:
+            # Without a prefill nothing but the memory matters, and the other line need not be drawn.
+            self.first = c.memory_fixed_s + c.memory_per_token_s * context + c.overhead_s
+            self.half = c.memory_per_token_s * decoding * 0.5
+            if prefilling.size:
+                rows = prefilling
+                c = engine.coefficients_of(np.arange(engine.state.now.size)[lanes][rows])
+                done = engine.state.done[lanes][rows]
+                drawn = _roofline(engine, c, decoding[rows], context[rows], np.asarray(piece)[rows], done)
+                self.first[rows], self.half[rows], most = drawn
+                steps[rows] = np.minimum(steps[rows], most)
+        else:
+            done = engine.state.done[lanes] if engine.budgets else 0.0
+            self.first, self.half, most = _roofline(engine, c, decoding, context, piece, done)
+            np.minimum(steps, most, out=steps)
+
+
+def _roofline(
+    engine: Engine,
+    c: StepCoefficients,
+    decoding: Floats,
+    context: Floats,
+    piece: Floats | float,
+    done: Floats | float,
+) -> tuple[Floats, Floats, Floats]:
+    """Time of the first step, half of its growth a step, and the steps until the other line is the larger one. All [n]."""
+    tokens = decoding + piece
+    work = context + (piece * done + pairs_of(piece))
+    compute = c.compute_per_token_s * tokens + c.compute_per_context_s * work
+    compute_growth = c.compute_per_context_s * (decoding + piece * piece)
+    memory = c.memory_fixed_s + c.memory_per_token_s * (context + piece)
+    memory_growth = c.memory_per_token_s * decoding
     ahead = compute - memory
-    faster = compute_growth - memory_growth
-    slope = np.where(ahead > 0, compute_growth, memory_growth)
-    if np.count_nonzero(ahead) < ahead.size:
-        slope = np.where(ahead == 0, np.maximum(compute_growth, memory_growth), slope)
-    crossing = (ahead * faster < 0).nonzero()[0]
-    if crossing.size:
-        last = np.floor(np.abs(ahead[crossing] / faster[crossing])) + 1
-        steps[crossing] = np.minimum(steps[crossing], last)
-    a = np.maximum(compute, memory) + overhead
+    gains = compute_growth - memory_growth
+    growth = np.where(ahead > 0, compute_growth, memory_growth)
+    growth = np.where(ahead == 0, np.maximum(compute_growth, memory_growth), growth)
+    most = np.full(growth.size, np.inf)
+    crossing = (ahead * gains < 0).nonzero()[0]
+    most[crossing] = np.floor(np.abs(ahead[crossing] / gains[crossing])) + 1
     if engine.communicates:
-        a += np.minimum(ring + ring_token * tokens, doubling + doubling_token * tokens)
-    return a, slope * 0.5, steps
+        first = np.maximum(compute, memory) + c.overhead_s + c.communication_s(tokens)
+    else:
+        first = np.maximum(compute, memory) + c.overhead_s
+    return first, growth * 0.5, most
 
 
-def _end(now: Floats, a: Floats, half: Floats, steps: Floats) -> Floats:
-    """Time after `steps` steps: the first takes `a`, each further one 2 `half` more."""
-    return now + steps * (a + half * (steps - 1))
+def _end(now: Floats, first: Floats, half: Floats, steps: Floats) -> Floats:
+    """Time after `steps` steps: the first takes `first`, each further one 2 `half` more."""
+    return now + steps * (first + half * (steps - 1))
 
 
-def _until_arrival(
-    engine: Engine, lanes: Ints, a: Floats, half: Floats, most: Floats
-) -> tuple[Floats, Floats]:
-    """The first step that ends at or after the head's arrival, at most `most`, and its end: a quadratic root, put right by one
-    step. All [n]."""
-    s = engine.state
-    now, arrival = s.now[lanes], s.head_arrival[lanes]
+def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, most: Floats) -> tuple[Floats, Floats]:
+    """The first step that ends at or after `arrival`, at most `most`, and its end: a quadratic root, put right by one step. [n]"""
     wait = np.maximum(arrival - now, 0)
-    b = a - half
+    b = first - half
     steps = np.minimum(np.ceil(2 * wait / (b + np.sqrt(b * b + 4 * half * wait))), most)
-    end = _end(now, a, half, steps)
+    end = _end(now, first, half, steps)
     one_less = np.maximum(steps - 1, 0)
-    end_before = _end(now, a, half, one_less)
+    end_before = _end(now, first, half, one_less)
     enough = end_before >= arrival
     short = ((end < arrival) & (steps < most)).nonzero()[0]
     steps = np.where(enough, one_less, steps)
     end = np.where(enough, end_before, end)
     if short.size:
         steps[short] += 1
-        end[short] = _end(now[short], a[short], half[short], steps[short])
+        end[short] = _end(now[short], first[short], half[short], steps[short])
     return steps, end
 
 
-def _fit_blocks(engine: Engine, steps: Floats) -> Ints:
+def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: Floats, steps: Floats) -> Ints:
     """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next leap.
 
-    Returns the lanes that were cut. Where an upper bound of the blocks held after one step more is below both the memory and the
+    Returns the rows that were cut. Where an upper bound of the blocks held after one step more is below both the memory and the
     peak so far, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
-    context = s.context + steps * s.decoding
     # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in the next step.
-    bound = (context + s.decoding * (p.size - 2.0)) / p.size + (s.prefill_blocks + s.decoding)
-    s.tight = bound > np.minimum(p.num_blocks, s.peak)
-    free = p.num_blocks - bound
-    cut = np.zeros(0, np.int64)
-    lanes = s.tight.nonzero()[0]
-    if lanes.size:
-        tick = (s.tick[lanes] + steps[lanes]).astype(np.int64)
-        used = held(engine, lanes, context[lanes], tick)
-        over = (used + s.prefill_blocks[lanes] > p.num_blocks[lanes]).nonzero()[0]
-        if over.size:
-            cut = lanes[over]
-            begin = s.tick[cut].astype(np.int64)
-            spare = p.num_blocks[cut] - s.prefill_blocks[cut] - held(engine, cut, s.context[cut], begin)
-            steps[cut] = steps_until_full(engine, cut, begin, spare)
-            used[over] = held(engine, cut, s.context[cut] + steps[cut] * s.decoding[cut], begin + steps[cut].astype(np.int64))
-        s.used[lanes] = used
-        all_used = used + s.prefill_blocks[lanes]
-        s.peak[lanes] = np.maximum(s.peak[lanes], all_used)
-        free[lanes] = p.num_blocks[lanes] - all_used
-    s.free = free
-    return cut
+    size = p.size[lanes]
+    bound = (context + steps * decoding + decoding * (size - 2.0)) / size + (s.prefill_blocks[lanes] + decoding)
+    tight = bound > s.untouched[lanes]
+    s.tight[lanes] = tight
+    s.free[lanes] = p.num_blocks[lanes] - bound
+    rows = tight.nonzero()[0]
+    if not rows.size:
+        return rows
+    lane = rows if isinstance(lanes, slice) else lanes[rows]
+    decoding, context, taken = decoding[rows], context[rows], steps[rows]
+    begin = s.tick[lane].astype(np.int64)
+    used = held(engine, lane, context + taken * decoding, begin + taken.astype(np.int64))
+    space = p.num_blocks[lane] - s.prefill_blocks[lane]
+    over = (used > space).nonzero()[0]
+    if over.size:
+        cut, at = lane[over], begin[over]
+        fit = steps_until_full(engine, cut, at, space[over] - held(engine, cut, context[over], at))
+        used[over] = held(engine, cut, context[over] + fit * decoding[over], at + fit.astype(np.int64))
+        steps[rows[over]] = fit
+    s.used[lane] = used
+    s.free[lane] = space - used
+    touch_peak(engine, lane, used + s.prefill_blocks[lane])
+    return rows[over]
 
 
-def _count_recomputed(engine: Engine, tokens: Floats) -> None:
-    """Pieces of prompts whose request had been preempted count as recomputed."""
+def _count_recomputed(engine: Engine, lanes: Ints, tokens: Floats) -> None:
+    """Pieces of prompts whose request had been preempted count as recomputed. All [n]."""
     p, s = engine.params, engine.state
-    again = s.stack_size > s.stack_waiting
-    seen = ((tokens > 0) & ~again & (s.preempted_until > s.first_prefill)).nonzero()[0]
-    again[seen] = engine.outcome.preemptions[p.out[seen] + s.first_prefill[seen]] > 0
-    s.recomputed_tokens += np.where(again, tokens, 0)
+    again = s.stack_size[lanes] > s.stack_waiting[lanes]
+    first = s.first_prefill[lanes]
+    seen = ((tokens > 0) & ~again & (s.preempted_until[lanes] > first)).nonzero()[0]
+    again[seen] = engine.outcome.preemptions[p.out[lanes[seen]] + first[seen]] > 0
+    s.recomputed_tokens[lanes] += np.where(again, tokens, 0)

@@ -69,5 +69,10 @@ def observe(engine: Engine, lane: int) -> Observation | None:
     if p.num_blocks[index] == NO_LIMIT:
         blocks[:] = 0
     return Observation(
-        float(s.now[index]), int(s.tick[index] + s.prefill_steps[index]), emitted.astype(np.int64), blocks.astype(np.int64), status, queue
+        float(s.now[index]),
+        int(s.tick[index] + s.prefill_steps[index]),
+        emitted.astype(np.int64),
+        blocks.astype(np.int64),
+        status,
+        queue,
     )

@@ -6,11 +6,11 @@ everything that decodes; under `prefill_first` it does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from .blocks import blocks_for, held
+from .blocks import blocks_for, held, touch_peak
 from .queue import largest, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 from .steptime import step_seconds
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-def pairs_of(tokens: Floats) -> Floats:
+FloatsOrFloat = TypeVar("FloatsOrFloat", Floats, float)
+
+
+def pairs_of(tokens: FloatsOrFloat) -> FloatsOrFloat:
     """Attention work of prefilling the first `tokens` tokens of a prompt, in pairs: token i attends to i tokens."""
-    return tokens * (tokens + 1) / 2
+    return tokens * (tokens + 1) * 0.5
 
 
 def prefill(engine: Engine) -> None:
@@ -65,7 +68,7 @@ def prefill(engine: Engine) -> None:
     step = active.astype(np.float64)
     work = (s.decoding + tokens, s.context + pairs, s.context + tokens) if beside else (tokens, pairs, tokens)
     begin = s.now
-    now = begin + step_seconds(engine.coefficients, *work, engine.communicates) * step
+    now = begin + step_seconds(engine.coefficients_of(slice(None)), *work, engine.communicates) * step
     count = end - first
     started = count.astype(np.float64)
     if engine.log is not None:
@@ -78,7 +81,9 @@ def prefill(engine: Engine) -> None:
     s.now = now
     s.first_prefill = end
     if engine.paged and engine.budgets:
-        s.prefill_blocks = s.prefill_blocks - (t.blocks_before[p.block_row + end] - t.blocks_before[p.block_row + first])
+        s.prefill_blocks = s.prefill_blocks - (
+            t.blocks_before[p.block_row + end] - t.blocks_before[p.block_row + first]
+        )
     elif engine.paged:
         s.prefill_blocks = np.zeros(first.size)
     lanes = np.zeros(0, np.int64)
@@ -114,7 +119,7 @@ def prefill(engine: Engine) -> None:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
         s.used[lanes] = waiting + held_by_prefills[lanes]
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
-        s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
+        touch_peak(engine, lanes, s.used[lanes])
         s.tight[lanes] = True
 
 

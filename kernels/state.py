@@ -23,6 +23,7 @@ NOTHING_LEFT = float("inf")
 NO_END = float(np.iinfo(np.int32).max)
 """Tick at which a request that does not exist finishes."""
 
+
 @dataclass
 class Traffic:
     """Requests of the workloads in order of service, and prefix sums over them; read-only, shared by lanes.
@@ -82,6 +83,7 @@ class State:
     used: Floats  # [L] blocks of decoding requests, valid in tight lanes
     tight: Bools  # [L] lanes whose blocks must be counted exactly
     peak: Floats  # [L] most blocks held so far
+    untouched: Floats  # [L] below as many blocks neither the peak nor the memory is touched
     prefill_blocks: Floats  # [L] blocks of requests in prefill
     head: Ints  # [L] first request never admitted (or preempted before its first token)
     head_arrival: Floats  # [L] arrival of the queue's head: -inf for a preempted one, inf for an empty queue

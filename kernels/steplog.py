@@ -54,26 +54,31 @@ class StepLog:
         columns = (s.now[lane], end[lane], s.running[lane], emitted[lane], tokens[lane], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
-    def leap(self, engine: Engine, steps: Floats, a: Floats, half: Floats, piece: Floats | float) -> None:
-        """Called before the state moves on. All [L]."""
+    def leap(
+        self, engine: Engine, lanes: Ints | slice, steps: Floats, first: Floats, half: Floats, piece: Floats | float
+    ) -> None:
+        """Called before the state moves on. All [n]."""
         s = engine.state
-        lanes = (self.wanted[engine.params.lane] & (steps > 0)).nonzero()[0]
-        if not lanes.size:
+        lane = np.arange(s.now.size)[lanes]
+        rows = (self.wanted[engine.params.lane[lane]] & (steps > 0)).nonzero()[0]
+        if not rows.size:
             return
-        count = steps[lanes].astype(np.int64)
-        lane = np.repeat(lanes, count)
-        first = np.repeat(np.cumsum(count) - count, count)
-        step = (np.arange(lane.size) - first).astype(np.float64)
-        begin = s.now[lane] + step * (a[lane] + half[lane] * (step - 1))
-        end = s.now[lane] + (step + 1) * (a[lane] + half[lane] * step)
-        blocks = np.zeros(lane.size)
+        count = steps[rows].astype(np.int64)
+        row = np.repeat(rows, count)
+        lane = lane[row]
+        begins = np.repeat(np.cumsum(count) - count, count)
+        step = (np.arange(row.size) - begins).astype(np.float64)
+        begin = s.now[lane] + step * (first[row] + half[row] * (step - 1))
+        end = s.now[lane] + (step + 1) * (first[row] + half[row] * step)
+        tick = s.tick[lane].astype(np.int64)
+        blocks = np.zeros(row.size)
         if engine.paged:
-            tick = s.tick[lane].astype(np.int64) + step.astype(np.int64)
-            asked = demand(engine, lane, tick)
+            asked = demand(engine, lane, tick + step.astype(np.int64))
             grown = np.cumsum(asked)
-            start = held(engine, lanes, s.context[lanes], s.tick[lanes].astype(np.int64)) + s.prefill_blocks[lanes]
-            blocks = np.repeat(start, count) + grown - (grown - asked)[first]
+            blocks = (
+                held(engine, lane, s.context[lane], tick) + s.prefill_blocks[lane] + grown - (grown - asked)[begins]
+            )
             blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
-        tokens = s.decoding[lane] + np.broadcast_to(piece, s.now.shape)[lane]
+        tokens = s.decoding[lane] + np.broadcast_to(piece, steps.shape)[row]
         columns = (begin, end, s.running[lane], s.decoding[lane], tokens, blocks)
         self._parts.append((engine.params.lane[lane], columns))

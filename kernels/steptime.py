@@ -29,6 +29,12 @@ class StepCoefficients(NamedTuple):
     doubling_fixed_s: FloatOrArray  # the same by recursive doubling; the faster of the two is used
     doubling_per_token_s: FloatOrArray
 
+    def communication_s(self, tokens: Any) -> Any:
+        """Seconds that all layers' all-reduces of a step of `tokens` tokens take, by the faster of the two algorithms."""
+        ring = self.ring_fixed_s + self.ring_per_token_s * tokens
+        doubling = self.doubling_fixed_s + self.doubling_per_token_s * tokens
+        return np.minimum(ring, doubling)
+
 
 def step_seconds(c: StepCoefficients, tokens: Any, context: Any, kv_tokens: Any, communicates: bool = True) -> Any:
     """Seconds of a step that has at least one token; arguments and coefficients are scalars or `[L]`, and broadcast.
@@ -46,6 +52,4 @@ def step_seconds(c: StepCoefficients, tokens: Any, context: Any, kv_tokens: Any,
     memory = c.memory_fixed_s + c.memory_per_token_s * kv_tokens
     if not communicates:
         return np.maximum(compute, memory) + c.overhead_s  # the same bits as with communication of 0 s
-    ring = c.ring_fixed_s + c.ring_per_token_s * tokens
-    doubling = c.doubling_fixed_s + c.doubling_per_token_s * tokens
-    return np.maximum(compute, memory) + np.minimum(ring, doubling) + c.overhead_s
+    return np.maximum(compute, memory) + c.communication_s(tokens) + c.overhead_s

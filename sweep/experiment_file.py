@@ -24,10 +24,15 @@ from .config import (
     nearest,
 )
 from .toml_lines import key_lines, line_of
-from .workloads import LognormalLen, lognormal_len
+from .workloads import LognormalLen
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
-_LENGTH_KEYS = ("mean", "sigma", "lo", "hi")
+_LENGTH_KEYS = {  # of `LognormalLen`
+    "mean": Key(float, above=0),
+    "sigma": Key(float, lowest=0),
+    "lo": Key(int, lowest=0),
+    "hi": Key(int, lowest=1),
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -44,7 +49,7 @@ def load_experiment(
     config    a TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`
     trace     a trace file that takes the place of the experiment's own workload; its request rates stay
     settings  "key=value" texts that replace single keys; the value is TOML, a bare word is a string, and no value
-              removes the key
+              removes the key. Other keys of the experiment that lose their effect by it are left out
     requests, steps    take the place of the keys of [output]
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
@@ -64,15 +69,15 @@ def load_experiment(
             raise ConfigError([_syntax_problem(str(config), str(error))]) from None
         tables.setdefault("name", file.stem)
         reader = _Reader(str(config), key_lines(text), file.parent)
+    if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
+        tables["workload"] = _on_trace(tables["workload"], trace)
+        reader.places["workload", "path"] = "--trace"
     for setting in settings:
         reader.set(tables, setting)
     for key, selection in (("requests", requests), ("steps", steps)):
         if selection is not None and isinstance(tables.setdefault("output", {}), dict):
             tables["output"][key] = selection
             reader.places["output", key] = f"--{key}"
-    if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
-        tables["workload"] = _on_trace(tables["workload"], trace)
-        reader.places["workload", "path"] = "--trace"
     return reader.experiment(tables)
 
 
@@ -142,8 +147,10 @@ class _Reader:
 
     def problem(self, path: tuple[str, ...], message: str) -> None:
         self.failed.add(path[:2])
-        line = 0 if path in self.places else line_of(self.lines, path) or 0
-        place = self.places.get(path) or (f"{self.source}:{line}" if line else self.source)
+        ends = range(len(path), 0, -1)
+        place = next((self.places[path[:end]] for end in ends if path[:end] in self.places), None)
+        line = 0 if place else line_of(self.lines, path) or 0
+        place = place or (f"{self.source}:{line}" if line else self.source)
         self.problems.append((line, f"{place}: {'.'.join(path)}{message}"))
 
     def sound(self, table: str, *keys: str) -> bool:
@@ -175,7 +182,7 @@ class _Reader:
             table[path[-1]] = value
 
     def experiment(self, tables: dict[str, Any]) -> Experiment:
-        for key in tables.keys() - {"name", *TABLES}:
+        for key in [key for key in tables if key not in ("name", *TABLES)]:
             kind = "table" if isinstance(tables[key], Mapping) else "key"
             self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES])}")
         name = tables.get("name", "experiment")
@@ -195,7 +202,7 @@ class _Reader:
         if not isinstance(entries, Mapping):
             self.wrong((table,), entries, "must be a table")
             return keys()
-        for name in entries.keys() - set(key_names(keys)):
+        for name in [name for name in entries if name not in key_names(keys)]:
             self.problem((table, name), f": unknown key{_nearest_key(name, key_names(keys))}")
         values: dict[str, Any] = {}
         for name in key_names(keys):
@@ -213,11 +220,23 @@ class _Reader:
             if "spread_s" not in entries:
                 values.setdefault("seed", (None,))
         made = keys(**values)
-        for name in values.keys() & entries.keys():
+        for name in [name for name in entries if name in values]:
             needs = key_of(keys, name).needs
-            if needs and self.sound(table, needs.key, "kind") and not in_use(made, name):
+            if (
+                needs
+                and self.sound(table, needs.key, "kind")
+                and not in_use(made, name)
+                and not self.overruled(table, name)
+            ):
                 self.wrong((table, name), entries[name], f"has no effect without {needs.words}: remove it")
         return made
+
+    def overruled(self, table: str, name: str) -> bool:
+        """Whether it was the command line that took the effect of a key away: then the file is not to blame for it."""
+        needs = key_of(TABLES[table], name).needs
+        if needs is None or (table, name) in self.places:
+            return False
+        return (table, needs.key) in self.places or self.overruled(table, needs.key)
 
     def value(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
         """A value or, for an axis, the tuple of its values."""
@@ -269,7 +288,7 @@ class _Reader:
     def range(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> list[float]:
         """The list that {from, to, count, spacing} stands for, at four significant digits between its ends."""
         before = len(self.problems)
-        for name in entries.keys() - set(_RANGE_KEYS):
+        for name in [name for name in entries if name not in _RANGE_KEYS]:
             self.problem((*path, name), f": unknown key{nearest(name, list(_RANGE_KEYS))}")
         missing = [name for name in ("from", "to", "count") if name not in entries]
         if missing:
@@ -287,19 +306,23 @@ class _Reader:
         return [first, *(float(f"{value:.4g}") for value in between), last]
 
     def length(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> LognormalLen | None:
-        unknown = entries.keys() - set(_LENGTH_KEYS)
-        for name in unknown:
+        before = len(self.problems)
+        for name in [name for name in entries if name not in _LENGTH_KEYS]:
             self.problem((*path, name), f": unknown key{nearest(name, list(_LENGTH_KEYS))}")
         missing = [name for name in _LENGTH_KEYS if name not in entries]
-        if missing and not unknown:
+        if missing and len(self.problems) == before:
             self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
-        if unknown or missing:
+        read = {
+            name: self.scalar((*path, name), entries[name], key)
+            for name, key in _LENGTH_KEYS.items()
+            if name in entries
+        }
+        if len(self.problems) > before:
             return None
-        try:
-            return lognormal_len(**entries)
-        except ValueError as error:
-            self.problem(path, f": {error}")
+        if read["lo"] > read["hi"]:
+            self.wrong((*path, "lo"), read["lo"], f"must be at most hi = {read['hi']}")
             return None
+        return LognormalLen(**read)
 
     def columns(self, path: tuple[str, ...], entries: Any) -> dict[str, str]:
         if not isinstance(entries, Mapping) or not entries:

@@ -68,7 +68,7 @@ class LaneArrays(Protocol):
     admitted_s: FloatArray  # [L, N]
     prompt_tokens: IntArray  # [L, N], 0 in padding
     output_tokens: IntArray  # [L, N], 0 in padding
-    preemptions: IntArray  # [L, N], 0 in padding
+    preemptions: NDArray[Any]  # [L, N] of integers of any width, 0 in padding
     rejected: BoolArray  # [L, N], False in padding
     steps: IntArray  # [L]
     prefill_tokens: IntArray  # [L]

@@ -78,9 +78,7 @@ def _with_idle_steps(columns: dict[str, Any]) -> Iterator[dict[str, int]]:
         following = row[0] + 1
 
 
-def _check(
-    requests: list[Request], max_running: Any, block_size: Any, num_blocks: Any, token_budget: Any
-) -> None:
+def _check(requests: list[Request], max_running: Any, block_size: Any, num_blocks: Any, token_budget: Any) -> None:
     _integer("max_running", max_running, 1)
     if (block_size is None) != (num_blocks is None):
         raise ValueError(f"block_size={block_size!r}, num_blocks={num_blocks!r}: must be given together or not at all")

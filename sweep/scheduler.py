@@ -79,7 +79,9 @@ class Lane:
     def _check_memory(self) -> None:
         if self.block_size is None:
             if self.num_blocks is not None:
-                raise ValueError(f"num_blocks={self.num_blocks!r}: has no effect under unlimited memory; give block_size too")
+                raise ValueError(
+                    f"num_blocks={self.num_blocks!r}: has no effect under unlimited memory; give block_size too"
+                )
             return
         size = checks.whole("block_size", self.block_size, 1)
         if self.num_blocks is None:
@@ -97,7 +99,9 @@ class Lane:
     @property
     def capacity_tokens(self) -> float:
         """KV tokens that the blocks hold; inf under unlimited memory."""
-        return np.inf if self.block_size is None or self.num_blocks is None else float(self.block_size * self.num_blocks)
+        return (
+            np.inf if self.block_size is None or self.num_blocks is None else float(self.block_size * self.num_blocks)
+        )
 
 
 @dataclass
@@ -253,7 +257,9 @@ class _Queues:
 
         rates = np.array([lane.rate for lane in lanes])
         arrival = rows([w.arrival_s for w in self.workloads], np.nan) / rates[:, None] if lanes else np.zeros(shape)
-        rejected = [np.isin(np.arange(len(w)), p, invert=True) for w, p in zip(self.workloads, self.positions, strict=True)]
+        rejected = [
+            np.isin(np.arange(len(w)), p, invert=True) for w, p in zip(self.workloads, self.positions, strict=True)
+        ]
         blocks = [np.nan if lane.num_blocks is None else lane.num_blocks for lane in lanes]
         whole = [np.zeros(len(lanes), np.int64) for _ in range(4)]
         sums = [np.full(len(lanes), np.nan) for _ in range(3)]
@@ -287,7 +293,15 @@ def _run_group(
     engine = _new_engine([lanes[i] for i in group], queues, group, beside, log)
     width = int(engine.params.n.max(initial=0))
     totals = engine.run()
-    for name in ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks", "running_steps", "block_steps", "busy_s"):
+    for name in (
+        "steps",
+        "prefill_tokens",
+        "recomputed_tokens",
+        "peak_blocks",
+        "running_steps",
+        "block_steps",
+        "busy_s",
+    ):
         getattr(results, name)[group] = getattr(totals, name)
     for which in np.unique(queues.of_lane[group]):
         positions = queues.positions[which]

@@ -228,7 +228,7 @@ def test_a_missing_file_names_the_ready_experiments():
         ({"workload": {"n_requests": 10.0}}, "n_requests = 10.0: must be an integer"),
         ({"workload": {"seed": -1}}, "seed = -1: must be an integer of at least 0"),
         ({"workload": {"prompt": -4}}, "prompt = -4: must be an integer of at least 1, or a table of mean"),
-        ({"workload": {"prompt": {"mean": 4, "sigma": 1, "lo": 9, "hi": 2}}}, "lo=9: must be at most hi=2"),
+        ({"workload": {"prompt": {"mean": 4, "sigma": 1, "lo": 9, "hi": 2}}}, "workload.prompt.lo = 9: must be at most hi = 2"),
         ({"workload": {"prompt": {"mean": 4, "sgima": 1, "lo": 1, "hi": 2}}}, 'did you mean "sigma"?'),
         ({"workload": {"prompt": None}}, "workload.prompt is missing"),
         ({"workload": {"kind": "chat"}}, 'kind = "chat": is unknown; known: conversation, synthetic, trace'),

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from oracle import Scheduler, Sequence
+from parity import assert_identical, lanes_of
 from servesweep.kernels.observe import observe
-from servesweep.scheduler import Lane, new_engine
-from strategies import POLICIES, LaneCase, lane_cases
-from parity import lanes_of
+from servesweep.scheduler import Lane, new_engine, run_lanes
+from strategies import POLICIES, LaneCase, batches, lane_cases
 
 STATUS = {"waiting": 0, "prefill": 1, "decode": 2, "finished": 3}
 
@@ -67,3 +67,20 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
     check()
     assert stops["running"] > 100, "the cases are meant to stop between requests"
     assert stops["queued"] > 20, "the cases are meant to queue"
+
+
+@pytest.mark.parametrize("worthwhile", [0, 1, 10**9])
+def test_when_a_lane_is_advanced_makes_no_difference(worthwhile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver takes lanes on at once, or in a later loop, by what else is in the batch: to the last bit the same."""
+
+    @given(batches())
+    def check(cases: list[LaneCase]) -> None:
+        lanes = lanes_of(cases)
+        usual = run_lanes(lanes)
+        with monkeypatch.context() as patch:
+            patch.setattr("servesweep.kernels.engine._WORTHWHILE", worthwhile)
+            other = run_lanes(lanes)
+        for i in range(len(lanes)):
+            assert_identical(usual, i, other, i)
+
+    check()

@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import os
+import signal
 
 import numpy as np
 import pandas as pd
 import pytest
 import servesweep
+import servesweep.runner as runner
 import servesweep.tasks as tasks
 from servesweep.config import ConfigError
 from servesweep.experiment_file import load_experiment
@@ -179,6 +182,24 @@ def test_an_interrupted_run_keeps_what_has_ended(run, tmp_path, monkeypatch):
     kept = run.df[run.df["cell_id"].isin(part.df["cell_id"])].reset_index(drop=True)
     assert np.array_equal(kept["ttft_p99_s"], part.df["ttft_p99_s"], equal_nan=True)
     assert set(part.df["status"]) == {"ok", "infeasible"}
+
+
+def test_a_worker_that_is_killed_costs_the_cells_without_a_result_and_no_others(run, tmp_path, monkeypatch):
+    def die_at_prefill_first(task):
+        if task.lanes[0].policy == "prefill_first":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tasks.run_task(task)
+
+    monkeypatch.setattr(runner, "run_task", die_at_prefill_first)
+    broken = run_grid(CONFIG, workers=2, max_lanes=12, out=tmp_path, progress=False)
+    assert broken.counts["failed"] > 0
+    assert (broken.counts["unfinished"], broken.counts["cells"]) == (0, CELLS)
+    assert broken.failed["error"].str.startswith("TerminatedWorkerError: ").all()
+    assert broken.failed.loc[:, "attainment":].isna().all(axis=None)
+    ended = broken.df["status"] != "failed"
+    pd.testing.assert_frame_equal(broken.df[ended], run.df[ended], check_categorical=False)
+    again = run_grid(CONFIG, workers=1, out=tmp_path, progress=False)
+    assert digest(again.directory) == digest(run.directory)
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])

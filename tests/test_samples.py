@@ -136,4 +136,4 @@ def test_the_facts_are_those_of_the_trace(script, trace):
 
 
 def test_the_embedded_statistics_are_derived_from_the_trace(script, trace):
-    assert (ROOT / "configs" / "azure_conversation.toml").read_text(encoding="utf-8") == script["toml"](trace)
+    assert (ROOT / "configs" / "conversation_statistics.toml").read_text(encoding="utf-8") == script["toml"](trace)
