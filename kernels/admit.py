@@ -48,7 +48,7 @@ def _count_free(engine: Engine, lanes: Ints) -> None:
 
 
 def _head_fits(engine: Engine, ready: Bools) -> Bools:
-    """Whether the blocks of the queue's head are free; where the lower bound cannot tell, the blocks are counted. [L]"""
+    """Whether the blocks of the queue's head are free; where the lower bound cannot tell, they are counted. [L]"""
     s = engine.state
     fits = s.head_blocks <= s.free
     unsure = (ready & ~(fits | s.tight)).nonzero()[0]

@@ -1,8 +1,9 @@
 """KV blocks of decoding requests, counted from the context instead of being kept.
 
-A decoding request whose cache holds t tokens, the newest counted, holds ceil((t - 1) / block_size) blocks until it grows. It asks
-for one more at ticks congruent to a residue that never changes while it decodes (end + 1 - prompt - output modulo block_size), so
-State.growth, the number of decoding requests by residue, gives both the demand of every later step and what is held now:
+A decoding request whose cache holds t tokens, the newest counted, holds ceil((t - 1) / block_size) blocks until it
+grows. It asks for one more at ticks congruent to a residue that never changes while it decodes (end + 1 - prompt -
+output modulo block_size), so State.growth, the number of decoding requests by residue, gives both the demand of every
+later step and what is held now:
 
     held = (context - decoding + sum over residues c of growth[c] x ((c - tick) mod block_size)) / block_size
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def block_ramps(block_sizes: list[int], dtype: type[np.floating]) -> tuple[npt.NDArray[np.floating], list[int]]:
-    """Rows of ((c - tick) mod block_size), c = 0 ..., for every tick: windows of 0 ... b-1, 0 ... b-1 laid out per block size b.
+    """Rows of ((c - tick) mod block_size), c = 0 ..., for every tick: windows of 0 ... b-1, 0 ... b-1 laid out per
+    block size b.
 
     Returns the windows [*, B], B the largest block size, and where each block size begins; the row of a tick is
     begin + block_size - tick mod block_size. Columns from b on are of no meaning (nobody has such a residue).
@@ -47,27 +49,32 @@ def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
     weights = engine.ramps[p.ramp[lanes] + size - tick % size]
     slack = np.einsum("ij,ij->i", s.growth.take(lanes, axis=0), weights)
     # rint: the quotient is whole, but a division by 3 or 7 can print it as 2.9999...
-    return np.rint((context - s.decoding[lanes] + slack) / p.size[lanes])
+    blocks: Floats = np.rint((context - s.decoding[lanes] + slack) / p.size[lanes])
+    return blocks
 
 
 def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
     """Blocks that decoding requests of `lanes` ask for in the step at `tick`. All [n]."""
     residues = engine.state.growth.shape[1]
     index = lanes * residues + tick % engine.params.block_size[lanes]
-    return engine.state.growth.ravel()[index].astype(np.float64)
+    asked: Floats = engine.state.growth.ravel()[index].astype(np.float64)
+    return asked
 
 
 def steps_until_full(engine: Engine, lanes: Ints, tick: Ints, free: Floats) -> Floats:
-    """Steps from `tick` on whose growth fits into `free` blocks: whole turns of block_size steps, in which every decoding request
+    """Steps from `tick` on whose growth fits into `free` blocks: whole turns of block_size steps, in which every
+    decoding request
     grows once, then the residues in turn. All [n]."""
     p, s = engine.params, engine.state
     size, decoding = p.block_size[lanes], s.decoding[lanes]
     turns = np.floor(free / decoding)
     rest = free - turns * decoding
-    # The residues from this tick on. Where a turn is shorter than the row, it has already asked for more than `rest` when it ends.
+    # The residues from this tick on. Where a turn is shorter than the row, it has already asked for more than `rest`
+    # when it ends.
     residue = engine.ramps[p.ramp[lanes] + tick % size].astype(np.int64)
     in_turn = s.growth.ravel()[residue + (lanes * s.growth.shape[1])[:, None]].cumsum(axis=1)
-    return turns * p.size[lanes] + (in_turn <= rest[:, None]).sum(axis=1)
+    steps: Floats = turns * p.size[lanes] + (in_turn <= rest[:, None]).sum(axis=1)
+    return steps
 
 
 def touch_peak(engine: Engine, lanes: Ints, blocks: Floats) -> None:

@@ -39,9 +39,10 @@ class Totals:
 class Engine:
     """A batch of lanes under one order of phases.
 
-    With `decode_beside_prefill` a loop is wake, grow, admit, prefill, leap, finish (mixed, chunked); without it is wake, admit,
-    prefill, grow, leap, finish: blocks are asked for only by steps that decode (prefill_first). Every loop moves every lane by as
-    many steps as it can take without a decision, so lanes are at different steps and times; none looks at another.
+    With `decode_beside_prefill` a loop is wake, grow, admit, prefill, leap, finish (mixed, chunked); without it is
+    wake, admit, prefill, grow, leap, finish: blocks are asked for only by steps that decode (prefill_first). Every loop
+    moves every lane by as many steps as it can take without a decision, so lanes are at different steps and times; none
+    looks at another.
 
     `ramps` comes from the block sizes that occur, `params.ramp` points into it. Requests of lane l are rows
     `params.out[l] + request` of `outcome`.
@@ -118,7 +119,8 @@ class Engine:
         return True
 
     def _decode(self) -> None:
-        """Leap and finish; and again in lanes where that was all that happened, as long as it pays to go round for them.
+        """Leap and finish; and again in lanes where that was all that happened, as long as it pays to go round for
+        them.
 
         For such a lane the phases in between are exactly this, so it makes no difference when a lane's turn comes.
         """
@@ -190,8 +192,9 @@ class Engine:
         self._columns = p.coefficients.T.copy()
 
     def _without_preemption(self, lanes: Ints) -> Floats:
-        """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps that emit
-        their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A preempted request emits each
+        """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps
+        that emit their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A
+        preempted request emits each
         token once all the same, from as many tokens. [3, n]"""
         p, t = self.params, self.traffic
         rows, which = np.unique(np.stack([p.row[lanes], p.block_size[lanes], p.n[lanes]]), axis=1, return_inverse=True)
@@ -200,7 +203,8 @@ class Engine:
             prompt, total = t.prompt[row : row + n], t.total[row : row + n]
             blocks = np.sum(_ceil_sum(total - 1, size) - _ceil_sum(prompt - 1, size))
             sums[:, index] = np.sum(prompt), np.sum(total - prompt), blocks
-        return sums[:, which.ravel()]
+        per_lane: Floats = sums[:, which.ravel()]
+        return per_lane
 
     def _check_progress(self) -> None:
         """Fail loudly rather than loop for ever if the rules ever disagree with each other."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def finish(engine: Engine, lanes: Ints) -> Ints:
-    """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one. Returns lanes that now only decode
-    on: somebody is left, and nobody waits.
+    """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one. Returns lanes that now
+    only decode on: somebody is left, and nobody waits.
 
     Slots are cleared one a lane and round, rarely more than a few rounds; the rest is done for all of them together.
     """
@@ -38,7 +38,7 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
         return first
     lanes = np.concatenate([lanes for lanes, _ in rounds])
     index = np.concatenate([index for _, index in rounds])
-    earlier = np.concatenate([np.full(lanes.size, n) for n, (lanes, _) in enumerate(rounds, 1)])
+    earlier = np.repeat(np.arange(1, len(rounds) + 1), [lanes.size for lanes, _ in rounds])
     request = s.slot_request.ravel()[index]
     total = t.total[p.row[lanes] + request]
     engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]

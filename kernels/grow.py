@@ -1,4 +1,5 @@
-"""Phase *grow*: decoding requests take the blocks of the coming step; when there are too few, the youngest lose theirs."""
+"""Phase *grow*: decoding requests take the blocks of the coming step; when there are too few, the youngest lose
+theirs."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 def grow(engine: Engine, lanes: Ints) -> None:
     """Take the coming step's growth off `free` in `lanes`; preempt until none is missing.
 
-    Only lanes whose blocks are counted exactly need this: elsewhere `free` is a lower bound that already allows for growth.
-    Preempting the youngest until the survivors' demand fits ends as asking one by one does: a victim is never older than the
-    request that asks, so it has not grown in this step.
+    Only lanes whose blocks are counted exactly need this: elsewhere `free` is a lower bound that already allows for
+    growth. Preempting the youngest until the survivors' demand fits ends as asking one by one does: a victim is never
+    older than the request that asks, so it has not grown in this step.
     """
     s = engine.state
     if not lanes.size:
@@ -35,12 +36,14 @@ def grow(engine: Engine, lanes: Ints) -> None:
     while victims.size:
         _preempt_youngest(engine, victims)
         victims = victims[s.free[victims] < 0]
-    # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see docs/scheduler.md.
+    # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see
+    # docs/scheduler.md.
     set_head(engine)
 
 
 def _preempt_youngest(engine: Engine, lanes: Ints) -> None:
-    """Take the blocks of one request in each of `lanes`: a fresh prefill, else a repeated one, else a decoding request."""
+    """Take the blocks of one request in each of `lanes`: a fresh prefill, else a repeated one, else a decoding
+    request."""
     s = engine.state
     fresh = s.head[lanes] > s.first_prefill[lanes]
     if fresh.any():

@@ -1,9 +1,10 @@
 """Phase *leap*: steps in which nothing changes but counters, taken together.
 
-While the decoding requests of a lane stay the same, its context grows by one token a request and step, so compute and memory time
-of step j are straight lines in j. Step time is the larger line, and k steps of one line take k (a + s (k - 1) / 2). A leap ends at
-the first of: a request finishing; the step before a prefill ends; an arrival that could be admitted; the blocks running out; the
-lines changing places. Ending early at any step changes nothing, so a bound may be too careful, never too generous.
+While the decoding requests of a lane stay the same, its context grows by one token a request and step, so compute and
+memory time of step j are straight lines in j. Step time is the larger line, and k steps of one line take k (a + s (k -
+1) / 2). A leap ends at the first of: a request finishing; the step before a prefill ends; an arrival that could be
+admitted; the blocks running out; the lines changing places. Ending early at any step changes nothing, so a bound may be
+too careful, never too generous.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
 
     stops = (s.head_arrival[lanes] <= end) & (s.running[lanes] < p.max_running[lanes]) & busy
     if engine.paged:
-        # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it might.
+        # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it
+        # might.
         stops &= (s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]
     rows = stops.nonzero()[0]
     if rows.size:
@@ -75,7 +77,8 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
 
 
 class _Line:
-    """Time of the first step, and half of what each further step takes more; cuts `steps` where the roofline changes sides. [n]"""
+    """Time of the first step, and half of what each further step takes more; cuts `steps` where the roofline changes
+    sides. [n]"""
 
     def __init__(
         self,
@@ -100,8 +103,8 @@ class _Line:
                 self.first[rows], self.half[rows], most = drawn
                 steps[rows] = np.minimum(steps[rows], most)
         else:
-            done = engine.state.done[lanes] if engine.budgets else 0.0
-            self.first, self.half, most = _roofline(engine, c, decoding, context, piece, done)
+            all_done: Floats | float = engine.state.done[lanes] if engine.budgets else 0.0
+            self.first, self.half, most = _roofline(engine, c, decoding, context, piece, all_done)
             np.minimum(steps, most, out=steps)
 
 
@@ -113,7 +116,8 @@ def _roofline(
     piece: Floats | float,
     done: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
-    """Time of the first step, half of its growth a step, and the steps until the other line is the larger one. All [n]."""
+    """Time of the first step, half of its growth a step, and the steps until the other line is the larger one. All
+    [n]."""
     tokens = decoding + piece
     work = context + (piece * done + pairs_of(piece))
     compute = c.compute_per_token_s * tokens + c.compute_per_context_s * work
@@ -140,7 +144,8 @@ def _end(now: Floats, first: Floats, half: Floats, steps: Floats) -> Floats:
 
 
 def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, most: Floats) -> tuple[Floats, Floats]:
-    """The first step that ends at or after `arrival`, at most `most`, and its end: a quadratic root, put right by one step. [n]"""
+    """The first step that ends at or after `arrival`, at most `most`, and its end: a quadratic root, put right by one
+    step. [n]"""
     wait = np.maximum(arrival - now, 0)
     b = first - half
     steps = np.minimum(np.ceil(2 * wait / (b + np.sqrt(b * b + 4 * half * wait))), most)
@@ -158,13 +163,15 @@ def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, mo
 
 
 def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: Floats, steps: Floats) -> Ints:
-    """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next leap.
+    """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next
+    leap.
 
-    Returns the rows that were cut. Where an upper bound of the blocks held after one step more is below both the memory and the
-    peak so far, neither can be touched, and nothing is counted.
+    Returns the rows that were cut. Where an upper bound of the blocks held after one step more is below both the memory
+    and the peak so far, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
-    # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in the next step.
+    # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in
+    # the next step.
     size = p.size[lanes]
     bound = (context + steps * decoding + decoding * (size - 2.0)) / size + (s.prefill_blocks[lanes] + decoding)
     tight = bound > s.untouched[lanes]

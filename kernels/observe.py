@@ -1,4 +1,5 @@
-"""The state of every request, written out: what a step-by-step simulator would hold. For tests and for looking inside."""
+"""The state of every request, written out: what a step-by-step simulator would hold. For tests and for looking
+inside."""
 
 from __future__ import annotations
 

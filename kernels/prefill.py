@@ -1,12 +1,12 @@
 """Phase *prefill*: the single step that completes at least one prefill.
 
-Steps that only take a further piece of a long prompt are part of a leap (leap.py). Under `mixed` and `chunked` the step also decodes
-everything that decodes; under `prefill_first` it does not.
+Steps that only take a further piece of a long prompt are part of a leap (leap.py). Under `mixed` and `chunked` the step
+also decodes everything that decodes; under `prefill_first` it does not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-FloatsOrFloat = TypeVar("FloatsOrFloat", Floats, float)
-
-
-def pairs_of(tokens: FloatsOrFloat) -> FloatsOrFloat:
+def pairs_of(tokens: Any) -> Any:
     """Attention work of prefilling the first `tokens` tokens of a prompt, in pairs: token i attends to i tokens."""
     return tokens * (tokens + 1) * 0.5
 
 
 def prefill(engine: Engine) -> None:
-    """Run one step in every lane whose oldest prefill ends in it. Lanes without one go along as steps of no tokens and no time."""
+    """Run one step in every lane whose oldest prefill ends in it. Lanes without one go along as steps of no tokens
+    and no time."""
     p, s, t = engine.params, engine.state, engine.traffic
     beside = engine.decode_beside_prefill
     first = s.first_prefill
@@ -124,7 +122,8 @@ def prefill(engine: Engine) -> None:
 
 
 def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, Floats, Floats]:
-    """First request that this step's fresh prefills do not complete, their tokens and attention pairs; keeps how far that request
+    """First request that this step's fresh prefills do not complete, their tokens and attention pairs; keeps how far
+    that request
     is. All [L]."""
     p, s, t = engine.params, engine.state, engine.traffic
     first, row = s.first_prefill, p.row
@@ -175,7 +174,8 @@ def _blocks_of_waiting_decodes(engine: Engine, lanes: Ints) -> Floats:
 
 
 class _Finished(NamedTuple):
-    """Repeated prefills that end in this step: lane, request, tokens processed, place among those of the lane. All [n]."""
+    """Repeated prefills that end in this step: lane, request, tokens processed, place among those of the lane. All
+    [n]."""
 
     lanes: Ints
     requests: Ints
@@ -184,7 +184,8 @@ class _Finished(NamedTuple):
 
 
 def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Floats, pairs: Floats) -> _Finished | None:
-    """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and `pairs` [L]."""
+    """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and
+    `pairs` [L]."""
     p, s = engine.params, engine.state
     rounds: list[_Finished] = []
     lane = (active & (s.stack_size > s.stack_waiting)).nonzero()[0]
@@ -232,7 +233,8 @@ def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
 
 
 def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
-    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding ones.
+    """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding
+    ones.
 
     `place` is 0 for a lane's first request, 1 for its second, ... All [n].
     """

@@ -49,8 +49,9 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
 def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], Bools]) -> Ints:
     """The largest number that passes, per row, of tests that only turn from true to false as the number grows.
 
-    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some, with arguments that broadcast. Nearly
-    always the answer is close to `good`: a few numbers are tried in one go, and only then steps that double, and then halve.
+    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some, with arguments that
+    broadcast. Nearly always the answer is close to `good`: a few numbers are tried in one go, and only then steps that
+    double, and then halve.
     """
     numbers = np.minimum(good[:, None] + np.arange(1, _FEW + 1), bad[:, None] - 1)
     passed = test(np.arange(good.size)[:, None], numbers).sum(axis=1)
@@ -70,9 +71,11 @@ def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], Bools]) -> Ints:
 
 
 def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floats) -> Ints:
-    """How many fresh requests from the head on join together: arrived, with blocks for them, and within the prefill batch.
+    """How many fresh requests from the head on join together: arrived, with blocks for them, and within the prefill
+    batch.
 
-    The head itself is known to join. All [n] but `batch_tokens` [L], the tokens that the lane's prefill batch already has.
+    The head itself is known to join. All [n] but `batch_tokens` [L], the tokens that the lane's prefill batch already
+    has.
     """
     p, s, t = engine.params, engine.state, engine.traffic
     begin = p.row[lanes] + s.head[lanes]

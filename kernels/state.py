@@ -1,7 +1,7 @@
 """What the phases read and write: traffic (shared), parameters and state of the lanes, outcomes of the requests.
 
-Counters are float64 (exact below 2**53 and free of casts in the time formulas), indices are int64. Requests are known by their
-place in the order of service, (arrival, rid); a place behind the last request holds the sentinels named below.
+Counters are float64 (exact below 2**53 and free of casts in the time formulas), indices are int64. Requests are known
+by their place in the order of service, (arrival, rid); a place behind the last request holds the sentinels named below.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NO_END = float(np.iinfo(np.int32).max)
 class Traffic:
     """Requests of the workloads in order of service, and prefix sums over them; read-only, shared by lanes.
 
-    Rows of W workloads (or of W x block sizes) of N + 2 places each, flattened: lanes carry the offset of their row. Two places
-    behind the last request, so that the head of an empty queue, and the request behind it, can be looked up.
+    Rows of W workloads (or of W x block sizes) of N + 2 places each, flattened: lanes carry the offset of their row.
+    Two places behind the last request, so that the head of an empty queue, and the request behind it, can be looked up.
     """
 
     arrival: Floats  # [W (N+2)] at unit rate, in seconds; inf behind the last request
@@ -62,13 +62,14 @@ class Params:
 
 @dataclass
 class State:
-    """What changes. A decoding request sits in a slot that knows only the tick at which it finishes: the tokens that it has
-    emitted are output - (end - tick), so that a decode step writes nothing per request.
+    """What changes. A decoding request sits in a slot that knows only the tick at which it finishes: the tokens that it
+    has emitted are output - (end - tick), so that a decode step writes nothing per request.
 
-    Running requests in order of admission are decoding ones, then requests in prefill, of which only the oldest can be part-way.
-    Requests in prefill are first the preempted ones that were admitted again, stack[waiting : size] from the top down, then fresh
-    ones, first_prefill <= request < head. The queue is stack[:waiting] from the top down, then head, head + 1, ... Only preempted
-    requests that had emitted tokens are on the stack; a fresh one is preempted by moving head back.
+    Running requests in order of admission are decoding ones, then requests in prefill, of which only the oldest can be
+    part-way. Requests in prefill are first the preempted ones that were admitted again, stack[waiting : size] from the
+    top down, then fresh ones, first_prefill <= request < head. The queue is stack[:waiting] from the top down, then
+    head, head + 1, ... Only preempted requests that had emitted tokens are on the stack; a fresh one is preempted by
+    moving head back.
     """
 
     now: Floats  # [L] seconds

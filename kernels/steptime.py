@@ -30,7 +30,8 @@ class StepCoefficients(NamedTuple):
     doubling_per_token_s: FloatOrArray
 
     def communication_s(self, tokens: Any) -> Any:
-        """Seconds that all layers' all-reduces of a step of `tokens` tokens take, by the faster of the two algorithms."""
+        """Seconds that all layers' all-reduces of a step of `tokens` tokens take, by the faster of the two
+        algorithms."""
         ring = self.ring_fixed_s + self.ring_per_token_s * tokens
         doubling = self.doubling_fixed_s + self.doubling_per_token_s * tokens
         return np.minimum(ring, doubling)

@@ -1,9 +1,9 @@
 """Models, chips and links by name, from the TOML files in configs/, where each entry has its source."""
 
-import difflib
 from functools import cache
 from typing import Any
 
+from .checks import nearest
 from .hardware import Chip, Link, Model
 
 _MODEL_FIELDS = (
@@ -53,9 +53,7 @@ def link_names() -> list[str]:
 def _entry(kind: str, name: str, fields: tuple[str, ...]) -> dict[str, Any]:
     entries = _file(f"{kind}s")[f"{kind}s"]
     if name not in entries:
-        close = difflib.get_close_matches(str(name).lower(), entries, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"{kind}={name!r}: is unknown; {hint}known: {', '.join(entries)}")
+        raise ValueError(f"{kind}={name!r}: is unknown{nearest(name, entries)}")
     return {field: entries[name][field] for field in fields}
 
 

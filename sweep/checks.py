@@ -1,6 +1,8 @@
 """Checks of single arguments: each returns the value in a plain Python type, or says what is allowed."""
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -47,6 +49,13 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}={value!r}: must be a string that is not empty")
     return value
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the closest one, and all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    return f'; did you mean "{close[0]}"? Known: {", ".join(known)}' if close else f"; known: {', '.join(known)}"
 
 
 def _finite(value: Any) -> bool:

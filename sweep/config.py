@@ -6,8 +6,7 @@ in `experiment_file`; what the axes multiply to is in `plan`.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,6 @@ class ConfigError(ValueError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the closest one, and all of them."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f'; did you mean "{close[0]}"? Known: {", ".join(known)}' if close else f"; known: {', '.join(known)}"
 
 
 @dataclass(frozen=True)

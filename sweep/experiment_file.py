@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from .checks import nearest
 from .config import (
     TABLES,
     TRACE_COLUMNS,
@@ -21,7 +22,6 @@ from .config import (
     in_use,
     key_names,
     key_of,
-    nearest,
 )
 from .toml_lines import key_lines, line_of
 from .workloads import LognormalLen

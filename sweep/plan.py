@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import catalogue
+from .checks import nearest
 from .config import (
     TABLES,
     ConfigError,
@@ -23,7 +24,6 @@ from .config import (
     WorkloadTable,
     in_use,
     key_of,
-    nearest,
 )
 from .hardware import Chip, Link, Model
 from .scheduler import Lane

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import checks
 from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
 from .config import ConfigError, Experiment
 from .experiment_file import load_experiment
@@ -108,8 +109,7 @@ def run_plan(
     """`run_grid` for an experiment that has been expanded already."""
     feasible = plan.feasible
     workers = choose_workers(plan, workers)
-    if max_lanes < 1:
-        raise ValueError(f"max_lanes={max_lanes}: must be at least 1")
+    max_lanes = checks.whole("max_lanes", max_lanes, 1)
     directory = prepare_directory(default_directory(plan.experiment) if out is None else Path(out))
     batches = make_batches(plan, feasible, workers, max_lanes)
     kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps")}
@@ -146,9 +146,7 @@ def choose_workers(plan: Plan, workers: int | None) -> int:
         from joblib import cpu_count
 
         return default_workers(plan, cpu_count())
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers={workers!r}: must be an integer of at least 1")
-    return workers
+    return checks.whole("workers", workers, 1)
 
 
 def default_directory(experiment: Experiment) -> Path:

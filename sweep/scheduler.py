@@ -1,4 +1,5 @@
-"""Many schedulers at once: one instance each, with paged or unlimited KV memory, on the seconds clock (docs/scheduler.md).
+"""Many schedulers at once: one instance each, with paged or unlimited KV memory, on the seconds clock
+(docs/scheduler.md).
 
 `L` is the number of lanes, `N` the number of requests of the longest workload.
 """
@@ -39,7 +40,8 @@ class Lane:
     max_tokens    tokens of a prefill batch, `prefill_first` only
     rate          arrival = workload.arrival_s / rate
 
-    ValueError names the argument, the value and what is allowed. An option that the policy or the memory does not use is an error.
+    ValueError names the argument, the value and what is allowed. An option that the policy or the memory does not use
+    is an error.
     """
 
     workload: Workload
@@ -106,7 +108,8 @@ class Lane:
 
 @dataclass
 class LaneResults:
-    """Outcomes of many lanes; request i of a lane is request i of its workload, places behind a shorter workload are padding.
+    """Outcomes of many lanes; request i of a lane is request i of its workload, places behind a shorter workload are
+    padding.
 
     Times are in seconds, NaN for what did not happen (a rejected request; padding). Arrays may be read-only views.
     """
@@ -156,8 +159,8 @@ class LaneResults:
 def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneResults:
     """Simulate all lanes together; the outcome of each is what it is alone, to the last bit.
 
-    `step_log` names lanes whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s, running, emitted,
-    tokens, blocks_used with one row a step. Requests that can never fit are rejected.
+    `step_log` names lanes whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
+    running, emitted, tokens, blocks_used with one row a step. Requests that can never fit are rejected.
     """
     for lane in step_log:
         if not 0 <= lane < len(lanes):
@@ -261,21 +264,24 @@ class _Queues:
             np.isin(np.arange(len(w)), p, invert=True) for w, p in zip(self.workloads, self.positions, strict=True)
         ]
         blocks = [np.nan if lane.num_blocks is None else lane.num_blocks for lane in lanes]
-        whole = [np.zeros(len(lanes), np.int64) for _ in range(4)]
-        sums = [np.full(len(lanes), np.nan) for _ in range(3)]
         return LaneResults(
-            count,
-            arrival,
-            rows([w.prompt_tokens for w in self.workloads], 0),
-            rows([w.output_tokens for w in self.workloads], 0),
-            np.full(shape, np.nan),
-            np.full(shape, np.nan),
-            np.full(shape, np.nan),
-            np.zeros(shape, np.int32),
-            rows(rejected, False),
-            *whole,
-            np.array(blocks, np.float64),
-            *sums,
+            n_requests=count,
+            arrival_s=arrival,
+            prompt_tokens=rows([w.prompt_tokens for w in self.workloads], 0),
+            output_tokens=rows([w.output_tokens for w in self.workloads], 0),
+            first_token_s=np.full(shape, np.nan),
+            finish_s=np.full(shape, np.nan),
+            admitted_s=np.full(shape, np.nan),
+            preemptions=np.zeros(shape, np.int32),
+            rejected=rows(rejected, False),
+            steps=np.zeros(len(lanes), np.int64),
+            prefill_tokens=np.zeros(len(lanes), np.int64),
+            recomputed_tokens=np.zeros(len(lanes), np.int64),
+            peak_blocks=np.zeros(len(lanes), np.int64),
+            num_blocks=np.array(blocks, np.float64),
+            running_steps=np.zeros(len(lanes)),
+            block_steps=np.zeros(len(lanes)),
+            busy_s=np.zeros(len(lanes)),
         )
 
 

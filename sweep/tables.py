@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .checks import nearest
 from .results import Result
 from .schemas import CELLS_SCHEMA, REQUESTS_SCHEMA, SCHEMA_VERSION, SCHEMAS, STEPS_SCHEMA, definitions, units
 
@@ -152,9 +152,7 @@ def _table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]] | Mapping[str, A
         given = set().union(*rows)
         columns = {name: [row.get(name) for row in rows] for name in schema.names if name in given}
     for name in sorted(given - set(schema.names)):
-        close = difflib.get_close_matches(name, schema.names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(schema.names)}"
-        raise ValueError(f"{name!r} is not a column of {_name(schema)}: {hint}")
+        raise ValueError(f"{name!r} is not a column of {_name(schema)}{nearest(name, schema.names)}")
     return pa.Table.from_arrays([_array(schema.field(x), columns.get(x), length) for x in schema.names], schema=schema)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,9 @@ def _simulate(task: Task) -> Outcome:
     return Outcome(
         task.positions,
         {name: values.astype(np.float64) for name, values in found.items()},
-        requests={task.positions[lane]: results.result(lane) for lane, keep in enumerate(task.keep_requests) if keep},
+        # Copies, because a view of one lane would keep the arrays of the whole batch in memory.
+        requests={
+            task.positions[lane]: deepcopy(results.result(lane)) for lane, keep in enumerate(task.keep_requests) if keep
+        },
         steps={task.positions[lane]: results.step_logs[lane] for lane in logged},
     )

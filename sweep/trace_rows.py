@@ -48,9 +48,8 @@ class Rows:
 
     def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any) -> bool:
         """Take a block of rows, given as their numbers and three columns; True when reading can stop."""
-        wrong: dict[
-            int, tuple[str, str]
-        ] = {}  # position in the block: reason, words; the first column that is bad wins
+        # Position in the block: reason, words. The first column that is bad wins.
+        wrong: dict[int, tuple[str, str]] = {}
         ticks = self._arrivals(arrivals, wrong)
         prompt = self._lengths("prompt_tokens", prompts, wrong)
         output = self._lengths("output_tokens", outputs, wrong)

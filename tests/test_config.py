@@ -191,7 +191,7 @@ tpot_ms = true
     assert 'did you mean "policy" in [scheduler]?' in found[0]
     assert "workload.n_requests = 0: must be an integer of at least 1" in text
     assert "workload.request_rate_rps = 0: must be a finite number above 0" in text
-    assert "did you mean 'llama-3.1-8b'?" in text
+    assert 'did you mean "llama-3.1-8b"?' in text
     assert "is given twice" in text
     assert 'has no effect without memory = "paged"' in text
 
@@ -228,7 +228,10 @@ def test_a_missing_file_names_the_ready_experiments():
         ({"workload": {"n_requests": 10.0}}, "n_requests = 10.0: must be an integer"),
         ({"workload": {"seed": -1}}, "seed = -1: must be an integer of at least 0"),
         ({"workload": {"prompt": -4}}, "prompt = -4: must be an integer of at least 1, or a table of mean"),
-        ({"workload": {"prompt": {"mean": 4, "sigma": 1, "lo": 9, "hi": 2}}}, "workload.prompt.lo = 9: must be at most hi = 2"),
+        (
+            {"workload": {"prompt": {"mean": 4, "sigma": 1, "lo": 9, "hi": 2}}},
+            "workload.prompt.lo = 9: must be at most hi = 2",
+        ),
         ({"workload": {"prompt": {"mean": 4, "sgima": 1, "lo": 1, "hi": 2}}}, 'did you mean "sigma"?'),
         ({"workload": {"prompt": None}}, "workload.prompt is missing"),
         ({"workload": {"kind": "chat"}}, 'kind = "chat": is unknown; known: conversation, synthetic, trace'),
@@ -242,7 +245,7 @@ def test_a_missing_file_names_the_ready_experiments():
         ({"instance": {"chip": None}}, "instance.chip is missing"),
         ({"instance": {"tp": 0}}, "tp = 0: must be an integer of at least 1"),
         ({"instance": {"link": "nvlink4"}}, 'link = "nvlink4": has no effect without tp above 1'),
-        ({"instance": {"tp": 2, "link": "nvlnk4"}}, "did you mean 'nvlink4'?"),
+        ({"instance": {"tp": 2, "link": "nvlnk4"}}, 'did you mean "nvlink4"?'),
         ({"instance": {"mem_reserve": 1}}, "mem_reserve = 1: must be a finite number of at least 0 and below 1"),
         ({"instance": {"overhead_s": -1e-3}}, "overhead_s = -0.001: must be"),
         ({"scheduler": {"policy": "fcfs"}}, 'policy = "fcfs": is unknown; known: mixed, chunked, prefill_first'),
@@ -287,6 +290,51 @@ def test_settings_that_cannot_be():
     assert 'did you mean "block_size"?' in found[0]
     assert any(text.startswith("--set: workload.n_requests = 0") for text in found)
     assert any(text.startswith("--set policy: must be key=value") for text in found)
+
+
+def test_keys_that_lose_their_effect_by_a_setting_are_left_out(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text(
+        """\
+[workload]
+kind = "synthetic"
+prompt = 10
+output = 10
+arrivals = "bursty"
+cv = 2.0
+request_rate_rps = 1
+[instance]
+model = "llama-3.1-8b"
+chip = "h100-sxm"
+[scheduler]
+policy = ["mixed", "chunked"]
+block_size = 16
+token_budget = 512
+"""
+    )
+    mixed = load_experiment(file, settings=["policy=mixed", "memory=unlimited", "kind=conversation"])
+    assert mixed.tables()["scheduler"] == {"policy": "mixed", "memory": "unlimited", "max_running": 256}
+    assert mixed.tables()["workload"].keys() == {"kind", "n_requests", "seed", "request_rate_rps"}
+    # But what the command line itself gives must have an effect.
+    assert problem(file, settings=["policy=mixed", "token_budget=512"]).startswith(
+        "--set: scheduler.token_budget = 512"
+    )
+
+
+def test_settings_come_after_the_trace(tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n0,1,1\n3,0,1\n3,1,1\n")
+    experiment = load_experiment(SMALL, trace=trace, settings=["on_bad=skip", "spread_s=auto", "seed=[0,1]"])
+    assert experiment.workload.on_bad == "skip"
+    assert (experiment.workload.spread_s, experiment.workload.seed) == ("auto", (0, 1))
+
+
+def test_all_that_is_wrong_in_an_inline_table_is_told_with_its_place():
+    length = {"mean": 0, "sigma": -1, "lo": -2, "hi": 0}
+    found = problems(changed(workload={"prompt": length}))
+    assert [text.split(" = ")[0] for text in found] == [f"config: workload.prompt.{name}" for name in length]
+    found = problems(SMALL, settings=["request_rate_rps={from=1, to=4, cnt=3}"])
+    assert all(text.startswith("--set: workload.request_rate_rps") for text in found)
 
 
 # --------------------------------------------------------------------------------------------------------------- lines

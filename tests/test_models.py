@@ -117,7 +117,7 @@ def test_unknown_name_gets_the_closest_and_the_known(make, name, closest, known)
         make(name)
     message = str(caught.value)
     assert f"{make.__name__}={name!r}" in message
-    assert f"did you mean {closest!r}" in message
+    assert f'did you mean "{closest}"' in message
     assert known in message.split("known:")[1]
 
 
