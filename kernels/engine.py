@@ -222,7 +222,7 @@ class Engine:
 
 def _ceil_sum(tokens: Floats, size: int) -> Floats:
     """Sum of ceil(u / size) over u = 1 ... tokens."""
-    turns = np.floor(tokens / size)
+    turns: Floats = np.floor(tokens / size)
     return size * turns * (turns + 1) / 2 + (tokens - turns * size) * (turns + 1)
 
 

@@ -137,8 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="replace one key of the experiment, such as policy=mixed or slo.ttft_ms=[200,500], and leave out keys that "
-        "lose their effect by it; may be repeated",
+        help="replace one key of the experiment, such as policy=mixed or slo.ttft_ms=[200,500]; may be repeated",
     )
     for table, what in (("requests", "a row a request"), ("steps", "a row a step")):
         run.add_argument(

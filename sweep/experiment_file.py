@@ -27,12 +27,8 @@ from .toml_lines import key_lines, line_of
 from .workloads import LognormalLen
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
-_LENGTH_KEYS = {  # of `LognormalLen`
-    "mean": Key(float, above=0),
-    "sigma": Key(float, lowest=0),
-    "lo": Key(int, lowest=0),
-    "hi": Key(int, lowest=1),
-}
+_LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0)}  # those of `LognormalLen`
+_LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

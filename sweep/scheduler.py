@@ -225,21 +225,20 @@ class _Queues:
         self.of_lane = np.zeros(len(lanes), np.int64)
         self.rate = np.ones(len(lanes))
         known: dict[tuple[int, float, float], int] = {}
-        largest: dict[int, int] = {}
+        facts: dict[int, tuple[npt.NDArray[np.int64], int, bool]] = {}
         for i, lane in enumerate(lanes):
             workload, key = lane.workload, id(lane.workload)
-            if key not in largest:
+            if key not in facts:
                 needed = workload.prompt_tokens + workload.output_tokens - 1
-                largest[key] = int(needed.max(initial=0))
-            limit = lane.capacity_tokens if lane.capacity_tokens < largest[key] else np.inf
-            # Dividing by a rate can make two times equal: requests out of order must be sorted after it.
-            ordered = bool((np.diff(workload.arrival_s) >= 0).all()) if len(known) < len(lanes) else True
-            stretch = 1.0 if ordered else lane.rate
-            self.rate[i] = lane.rate if ordered else 1.0
+                facts[key] = needed, int(needed.max(initial=0)), bool((np.diff(workload.arrival_s) >= 0).all())
+            needed, most, ordered = facts[key]
+            limit = lane.capacity_tokens if lane.capacity_tokens < most else np.inf
+            # Dividing by a rate can make two times equal: requests that are out of order are sorted after it.
+            stretch, self.rate[i] = (1.0, lane.rate) if ordered else (lane.rate, 1.0)
             if (key, limit, stretch) not in known:
                 known[key, limit, stretch] = len(self.workloads)
                 arrival = workload.arrival_s / stretch
-                kept = (workload.prompt_tokens + workload.output_tokens - 1 <= limit).nonzero()[0]
+                kept = (needed <= limit).nonzero()[0]
                 positions = kept[np.argsort(arrival[kept], kind="stable")]
                 self.workloads.append(workload)
                 self.positions.append(positions)

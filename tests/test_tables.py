@@ -120,7 +120,7 @@ def test_rows_and_columns_give_the_same_table():
     ("rows", "message"),
     [
         ([row(ttft_p50=1.0)], "'ttft_p50' is not a column of cells; did you mean .ttft_p50_s."),
-        ([row(), row(zzz=1.0)], "'zzz' is not a column of cells: the columns are cell_id, status"),
+        ([row(), row(zzz=1.0)], "'zzz' is not a column of cells; known: cell_id, status"),
         ([row(steps="many")], "column steps must hold int64 or nothing"),
         ([row(status=None)], "column status is missing in 1 of 1 rows"),
         ({"cell_id": ["a"], "status": ["ok", "ok"]}, "column status has 2 values"),
