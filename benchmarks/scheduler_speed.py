@@ -89,10 +89,8 @@ def main() -> None:
     print(
         f"{args.lanes} lanes x {args.requests} requests; oracle on {len(cells)} of the lanes; medians of {args.repeats}"
     )
-    print(
-        f"{'case':22}{'engine req/s':>14}{'oracle
-        req/s':>14}{'ratio':>8}{'bar':>6}{'preempted/req':>15}{'bytes/req':>11}"
-    )
+    titles = ("engine req/s", "oracle req/s", "ratio", "bar", "preempted/req", "bytes/req")
+    print(f"{'case':22}" + "".join(f"{title:>15}" for title in titles))
     for policy, name, blocks in CASES:
         budget = 512 if policy == "chunked" else None
         lanes = [Lane(work, step, policy, 128, 16, blocks, budget, rate=float(rate)) for rate in rates]

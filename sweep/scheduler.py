@@ -244,6 +244,8 @@ class _Queues:
                 self.positions.append(positions)
                 self.arrivals.append(arrival[positions])
             self.of_lane[i] = known[key, limit, stretch]
+        # Whether request i is served i-th everywhere.
+        self.in_order = all(np.array_equal(p, np.arange(len(p))) for p in self.positions)
 
     def empty_results(self, lanes: Sequence[Lane]) -> LaneResults:
         """Results of lanes in which nothing has happened yet."""
@@ -268,10 +270,10 @@ class _Queues:
             arrival_s=arrival,
             prompt_tokens=rows([w.prompt_tokens for w in self.workloads], 0),
             output_tokens=rows([w.output_tokens for w in self.workloads], 0),
-            first_token_s=np.full(shape, np.nan),
-            finish_s=np.full(shape, np.nan),
-            admitted_s=np.full(shape, np.nan),
-            preemptions=np.zeros(shape, np.int32),
+            first_token_s=np.broadcast_to(np.nan, shape),
+            finish_s=np.broadcast_to(np.nan, shape),
+            admitted_s=np.broadcast_to(np.nan, shape),
+            preemptions=np.broadcast_to(np.int32(0), shape),
             rejected=rows(rejected, False),
             steps=np.zeros(len(lanes), np.int64),
             prefill_tokens=np.zeros(len(lanes), np.int64),
@@ -308,12 +310,17 @@ def _run_group(
         "busy_s",
     ):
         getattr(results, name)[group] = getattr(totals, name)
-    for which in np.unique(queues.of_lane[group]):
-        positions = queues.positions[which]
-        here = (queues.of_lane[group] == which).nonzero()[0]
-        for name in ("first_token_s", "finish_s", "admitted_s", "preemptions"):
-            rows = getattr(engine.outcome, name).reshape(group.size, width)[here, : len(positions)]
-            getattr(results, name)[group[here][:, None], positions] = rows
+    for name in ("first_token_s", "finish_s", "admitted_s", "preemptions"):
+        rows = getattr(engine.outcome, name).reshape(group.size, width)
+        if queues.in_order and rows.shape == results.finish_s.shape:
+            setattr(results, name, rows)  # as it is: a copy would double the memory of a large batch
+            continue
+        if not getattr(results, name).flags.writeable:
+            setattr(results, name, getattr(results, name).copy())
+        for which in np.unique(queues.of_lane[group]):
+            positions = queues.positions[which]
+            here = (queues.of_lane[group] == which).nonzero()[0]
+            getattr(results, name)[group[here][:, None], positions] = rows[here, : len(positions)]
     if log is not None:
         for place in wanted.nonzero()[0]:
             results.step_logs[int(group[place])] = log.columns(int(place))
