@@ -56,7 +56,14 @@ class Lane:
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
-            raise ValueError(f"workload={self.workload!r}: must be a Workload")
+            raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
+        if not isinstance(self.step, StepModel | ConstantStepTime):
+            raise ValueError(f"step={self.step!r}: must be a StepModel or a ConstantStepTime")
+        if isinstance(self.step, StepModel) and self.step.kv_capacity_tokens() == 0:
+            raise ValueError(
+                f"step: the weights of {self.step.model.name} do not fit {self.step.n_gpus} x {self.step.chip.name}"
+                f" (tp={self.step.tp}, pp={self.step.pp}, mem_reserve={self.step.mem_reserve}): no room for any KV"
+            )
         if self.policy not in POLICIES:
             raise ValueError(f"policy={self.policy!r}: must be one of {', '.join(POLICIES)}")
         checks.whole("max_running", self.max_running, 1)
@@ -93,7 +100,6 @@ class Lane:
             if blocks < 1:
                 raise ValueError(
                     f"block_size={size}: the KV capacity of {self.step.kv_capacity_tokens()} tokens holds no block"
-                    " (0 tokens: the weights do not fit)"
                 )
             object.__setattr__(self, "num_blocks", blocks)
         checks.whole("num_blocks", self.num_blocks, 1)
