@@ -19,7 +19,7 @@ from .steplog import StepLog
 from .steptime import StepCoefficients
 
 _FEW_SLOTS = 16
-_WORTHWHILE = 4  # go round once more for a quarter of the lanes
+_WORTHWHILE = 8  # go round once more for an eighth of the lanes
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 

@@ -28,16 +28,16 @@ NO_END = float(np.iinfo(np.int32).max)
 class Traffic:
     """Requests of the workloads in order of service, and prefix sums over them; read-only, shared by lanes.
 
-    Rows of W workloads (or of W x block sizes) of N + 2 places each, flattened: lanes carry the offset of their row.
-    Two places behind the last request, so that the head of an empty queue, and the request behind it, can be looked up.
+    Rows of W workloads (or of W x block sizes) of N + 3 places each, flattened: lanes carry the offset of their row.
+    Three places behind the last request, so that the head of an empty queue, and what two requests more would hold, can be looked up.
     """
 
-    arrival: Floats  # [W (N+2)] at unit rate, in seconds; inf behind the last request
-    prompt: Floats  # [W (N+2)] prompt tokens
-    total: Floats  # [W (N+2)] prompt + output tokens
-    prompts_before: Floats  # [W (N+2)] sum of the prompt tokens of earlier requests
-    pairs_before: Floats  # [W (N+2)] sum of L (L + 1) / 2 over them: attention work of their prefills, in token pairs
-    blocks_before: Floats  # [W x block sizes (N+2)] sum of the blocks of their prompts
+    arrival: Floats  # [W (N+3)] at unit rate, in seconds; inf behind the last request
+    prompt: Floats  # [W (N+3)] prompt tokens
+    total: Floats  # [W (N+3)] prompt + output tokens
+    prompts_before: Floats  # [W (N+3)] sum of the prompt tokens of earlier requests
+    pairs_before: Floats  # [W (N+3)] sum of L (L + 1) / 2 over them: attention work of their prefills, in token pairs
+    blocks_before: Floats  # [W x block sizes (N+3)] sum of the blocks of their prompts
 
 
 @dataclass

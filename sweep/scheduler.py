@@ -343,8 +343,8 @@ def _new_engine(
     used, queue = np.unique(queues.of_lane[group], return_inverse=True)
     counts = np.array([len(queues.positions[which]) for which in used], np.int64)
     width = int(counts.max(initial=0))
-    arrival = np.full((used.size, width + 2), np.inf)
-    prompt, output = np.zeros((used.size, width + 1)), np.zeros((used.size, width + 1))
+    arrival = np.full((used.size, width + 3), np.inf)
+    prompt, output = np.zeros((used.size, width + 2)), np.zeros((used.size, width + 2))
     for row, which in enumerate(used):
         positions = queues.positions[which]
         arrival[row, : len(positions)] = queues.arrivals[which]
@@ -368,8 +368,8 @@ def _new_engine(
             coefficients[lane.step] = lane.step.coefficients()  # type: ignore[assignment]
     params = Params(
         lane=np.arange(len(lanes)),
-        row=queue * (width + 2),
-        block_row=pair_of_lane.ravel() * (width + 2),
+        row=queue * (width + 3),
+        block_row=pair_of_lane.ravel() * (width + 3),
         out=np.arange(len(lanes)) * width,
         n=counts[queue],
         rate=queues.rate[group],
