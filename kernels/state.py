@@ -29,7 +29,8 @@ class Traffic:
     """Requests of the workloads in order of service, and prefix sums over them; read-only, shared by lanes.
 
     Rows of W workloads (or of W x block sizes) of N + 3 places each, flattened: lanes carry the offset of their row.
-    Three places behind the last request, so that the head of an empty queue, and what two requests more would hold, can be looked up.
+    Three places behind the last request, so that the head of an empty queue, and what two requests more would hold, can
+    be looked up.
     """
 
     arrival: Floats  # [W (N+3)] at unit rate, in seconds; inf behind the last request
