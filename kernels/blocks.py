@@ -53,6 +53,16 @@ def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
     return blocks
 
 
+def residue_of(engine: Engine, lanes: Ints, tick: Floats, tokens: Floats) -> Ints:
+    """Index into State.growth of requests of `lanes`: at ticks congruent to it they ask for a block.
+
+    A request whose cache holds `tokens` at `tick`, the newest counted, asks when the others fill their last block. [n]
+    """
+    residue = (tick + 1 - tokens).astype(np.int64) % engine.params.block_size[lanes]
+    index: Ints = lanes * engine.state.growth.shape[1] + residue
+    return index
+
+
 def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
     """Blocks that decoding requests of `lanes` ask for in the step at `tick`. All [n]."""
     residues = engine.state.growth.shape[1]

@@ -119,10 +119,9 @@ class Engine:
         return True
 
     def _decode(self) -> None:
-        """Leap and finish; and again in lanes where that was all that happened, as long as it pays to go round for
-        them.
+        """Leap and finish; and again in lanes that only decode on, as long as it pays to go round for them.
 
-        For such a lane the phases in between are exactly this, so it makes no difference when a lane's turn comes.
+        For such a lane the next loop would do exactly this, so it makes no difference when its turn comes.
         """
         s = self.state
         leap(self, slice(None))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import blocks_for
-from .state import NO_END, Ints
+from .blocks import blocks_for, residue_of
+from .state import NO_END, NOTHING_LEFT, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def finish(engine: Engine, lanes: Ints) -> Ints:
     """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one. Returns lanes that now
-    only decode on: somebody is left, and nobody waits.
+    only decode on: somebody is left, and nobody waits or is in prefill.
 
     Slots are cleared one a lane and round, rarely more than a few rounds; the rest is done for all of them together.
     """
@@ -49,8 +49,10 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     s.running -= gone
     s.context -= np.bincount(lanes, total, s.running.size)
     if engine.paged:
-        residue = (s.tick[lanes] + 1 - total).astype(np.int64) % p.block_size[lanes]
-        np.subtract.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)
+        np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], total), engine.one)
         if np.count_nonzero(s.tight):
             s.used -= np.bincount(lanes, blocks_for(total - 1, p.size[lanes]), s.running.size)
-    return first[((s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)).nonzero()[0]]
+    carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)
+    if engine.budgets:
+        carry_on &= s.left[first] == NOTHING_LEFT
+    return first[carry_on.nonzero()[0]]

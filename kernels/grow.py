@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import blocks_for, demand
+from .blocks import blocks_for, demand, residue_of
 from .queue import set_head
 from .state import NO_END, NOTHING_LEFT, Floats, Ints
 
@@ -98,17 +98,16 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     end = s.slot_end.ravel()[place].astype(np.float64)
     total = t.total[p.row[lanes] + request]
     tick = s.tick[lanes]
-    size = p.block_size[lanes]
     tokens = total - (end - tick)
-    residue = (end + 1 - total).astype(np.int64) % size
-    asks = residue == tick.astype(np.int64) % size
+    residue = residue_of(engine, lanes, tick, tokens)
+    asks = residue == residue_of(engine, lanes, tick, np.ones(lanes.size))
     blocks = blocks_for(tokens - 1, p.size[lanes])
     s.slot_end.ravel()[place] = NO_END
     s.decoding[lanes] -= 1
     s.slot_order[lanes, s.decoding[lanes].astype(np.int64)] = slot
     s.running[lanes] -= 1
     s.context[lanes] -= tokens
-    s.growth[lanes, residue] -= 1
+    s.growth.ravel()[residue] -= engine.one
     s.used[lanes] -= blocks
     s.free[lanes] += blocks + asks
     top = s.stack_size[lanes]

@@ -73,7 +73,7 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
         if engine.paged:
             s.silent_blocks[lanes] += steps * s.prefill_blocks[lanes]
         if engine.preempted:
-            _count_recomputed(engine, np.arange(s.now.size)[lanes], tokens)
+            _count_recomputed_pieces(engine, np.arange(s.now.size)[lanes], tokens)
 
 
 class _Line:
@@ -197,7 +197,7 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
     return rows[over]
 
 
-def _count_recomputed(engine: Engine, lanes: Ints, tokens: Floats) -> None:
+def _count_recomputed_pieces(engine: Engine, lanes: Ints, tokens: Floats) -> None:
     """Pieces of prompts whose request had been preempted count as recomputed. All [n]."""
     p, s = engine.params, engine.state
     again = s.stack_size[lanes] > s.stack_waiting[lanes]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .blocks import blocks_for, held, touch_peak
+from .blocks import blocks_for, held, residue_of, touch_peak
 from .queue import largest, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 from .steptime import step_seconds
@@ -49,7 +49,7 @@ def prefill(engine: Engine) -> None:
         again_tokens, again_pairs = np.zeros(first.size), np.zeros(first.size)
         again = _repeat_prefills(engine, active, share, again_tokens, again_pairs)
         if engine.budgets:
-            _count_recomputed(engine, active.nonzero()[0], share - again_tokens)
+            _count_recomputed_prefills(engine, active.nonzero()[0], share - again_tokens)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
     prompts_at_first = s.prompts_at_first
@@ -213,7 +213,7 @@ def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Float
     return _Finished(*map(np.concatenate, zip(*rounds, strict=True))) if rounds else None
 
 
-def _count_recomputed(engine: Engine, lanes: Ints, share: Floats) -> None:
+def _count_recomputed_prefills(engine: Engine, lanes: Ints, share: Floats) -> None:
     """Add the tokens that this step processes of fresh requests preempted in an earlier prefill."""
     p, s, t = engine.params, engine.state, engine.traffic
     seen = (s.preempted_until[lanes] > s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
@@ -253,6 +253,4 @@ def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floa
     soonest = (end == s.next_end[lanes]).nonzero()[0]
     s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
-        # Its next block is due when the tokens held fill their last one.
-        residue = (tick - processed).astype(np.int64) % p.block_size[lanes]
-        np.add.at(s.growth.ravel(), lanes * s.growth.shape[1] + residue, engine.one)
+        np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed + 1), engine.one)

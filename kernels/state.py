@@ -21,7 +21,7 @@ NO_LIMIT = 2.0**52
 NOTHING_LEFT = float("inf")
 """Prompt tokens left of a prefill that does not exist: more than any budget."""
 NO_END = float(np.iinfo(np.int32).max)
-"""Tick at which a request that does not exist finishes."""
+"""Tick at which a request that does not exist finishes: a lane takes fewer steps than that."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Traffic:
     be looked up.
     """
 
-    arrival: Floats  # [W (N+3)] at unit rate, in seconds; inf behind the last request
+    arrival: Floats  # [W (N+3)] in seconds, before Params.rate; inf behind the last request
     prompt: Floats  # [W (N+3)] prompt tokens
     total: Floats  # [W (N+3)] prompt + output tokens
     prompts_before: Floats  # [W (N+3)] sum of the prompt tokens of earlier requests
@@ -50,7 +50,7 @@ class Params:
     block_row: Ints  # offset of its workload and block size in Traffic.blocks_before
     out: Ints  # offset of its row in Outcome
     n: Ints  # requests
-    rate: Floats  # arrival = unit-rate arrival / rate
+    rate: Floats  # a request arrives at Traffic.arrival / rate
     block_size: Ints  # 1 under unlimited memory
     size: Floats  # the same
     num_blocks: Floats  # NO_LIMIT under unlimited memory
@@ -74,14 +74,14 @@ class State:
     """
 
     now: Floats  # [L] seconds
-    tick: Floats  # [L] decode steps so far
-    prefill_steps: Floats  # [L] steps that only prefilled; the others are ticks
+    tick: Floats  # [L] steps in which decoding requests emit; under mixed and chunked that is every step
+    prefill_steps: Floats  # [L] the other steps: those of prefill_first that prefill
     running: Floats  # [L] requests admitted and not finished
     decoding: Floats  # [L] of those, past their prefill
     context: Floats  # [L] tokens in the cache of decoding requests, the newest counted
     next_end: Floats  # [L] smallest end of its slots, NO_END without any
     next_slot: Ints  # [L] the slot of next_end
-    free: Floats  # [L] free blocks after the coming step's growth: exact in tight lanes, elsewhere a lower bound
+    free: Floats  # [L] free blocks: exact in tight lanes, elsewhere a lower bound that allows for one step's growth
     used: Floats  # [L] blocks of decoding requests, valid in tight lanes
     tight: Bools  # [L] lanes whose blocks must be counted exactly
     peak: Floats  # [L] most blocks held so far

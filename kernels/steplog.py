@@ -23,18 +23,20 @@ class StepLog:
         self.wanted = wanted
         self._parts: list[tuple[Ints, tuple[npt.NDArray[np.generic], ...]]] = []
 
-    def columns(self, lane: int) -> dict[str, npt.NDArray[np.generic]]:
-        """Columns of one lane, as given, each [steps]: times in seconds, the other values whole numbers."""
-        rows: list[list[npt.NDArray[np.generic]]] = [[] for _ in COLUMNS]
-        for lanes, values in self._parts:
-            mine = lanes == lane
-            for column, value in zip(rows, values, strict=True):
-                column.append(value[mine])
-        types = [np.float64, np.float64, np.int64, np.int64, np.int64, np.int64]
-        return {
-            name: np.concatenate([np.zeros(0), *column]).astype(dtype)
-            for name, column, dtype in zip(COLUMNS, rows, types, strict=True)
-        }
+    def columns(self) -> dict[int, dict[str, npt.NDArray[np.generic]]]:
+        """Columns of every wanted lane, each [steps]: times in seconds, the other values whole numbers."""
+        types = (np.float64, np.float64, np.int64, np.int64, np.int64, np.int64)
+        all_lanes = np.concatenate([np.zeros(0, np.int64), *(lanes for lanes, _ in self._parts)])
+        order = np.argsort(all_lanes, kind="stable")
+        wanted = self.wanted.nonzero()[0]
+        begins = np.searchsorted(all_lanes[order], wanted)
+        ends = np.searchsorted(all_lanes[order], wanted, side="right")
+        result: dict[int, dict[str, npt.NDArray[np.generic]]] = {int(lane): {} for lane in wanted}
+        for index, (name, dtype) in enumerate(zip(COLUMNS, types, strict=True)):
+            column = np.concatenate([np.zeros(0), *(values[index] for _, values in self._parts)])[order].astype(dtype)
+            for lane, begin, end in zip(wanted.tolist(), begins.tolist(), ends.tolist(), strict=True):
+                result[lane][name] = column[begin:end]
+        return result
 
     def prefill_step(
         self, engine: Engine, active: Bools, end: Floats, emitted: Floats, tokens: Floats, prefill_blocks: Floats

@@ -12,6 +12,9 @@ from .scheduler import Lane, run_lanes
 from .steps import ConstantStepTime
 from .workloads import Workload
 
+_LAST_STEP = 2**52  # later ones are not exact in the float64 of the engine's clock
+_LONGEST = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Request:
@@ -47,6 +50,8 @@ def simulate(
     """
     requests = list(requests)
     _check(requests, max_running, block_size, num_blocks, token_budget)
+    if log is not None and not isinstance(log, list):
+        raise TypeError(f"log={log!r}: must be a list, not {type(log).__name__}")
     if not requests:
         return {}
     served = sorted(requests, key=lambda request: (request.arrival, request.rid))
@@ -56,7 +61,7 @@ def simulate(
         np.array([int(r.output_len) for r in served], np.int64),
     )
     policy = "mixed" if token_budget is None else "chunked"
-    lane = Lane(workload, ConstantStepTime(1.0), policy, int(max_running), block_size, num_blocks, token_budget)
+    lane = Lane(workload, ConstantStepTime(1.0), policy, max_running, block_size, num_blocks, token_budget)
     results = run_lanes([lane], step_log=[] if log is None else [0])
     if log is not None:
         log.extend(_with_idle_steps(results.step_logs[0]))
@@ -93,9 +98,11 @@ def _check(requests: list[Request], max_running: Any, block_size: Any, num_block
     seen: set[str] = set()
     for request in requests:
         name = f"request {request.rid!r}: "
-        _integer(name + "arrival", request.arrival, 0)
-        _integer(name + "prompt_len", request.prompt_len, 1)
-        _integer(name + "output_len", request.output_len, 1)
+        if not isinstance(request.rid, str):
+            raise TypeError(f"{name}rid must be a string, not {type(request.rid).__name__}")
+        _integer(name + "arrival", request.arrival, 0, _LAST_STEP)
+        _integer(name + "prompt_len", request.prompt_len, 1, _LONGEST)
+        _integer(name + "output_len", request.output_len, 1, _LONGEST)
         if request.rid in seen:
             raise ValueError(f"{name}two requests have this rid: must be unique")
         seen.add(request.rid)
@@ -108,8 +115,10 @@ def _check(requests: list[Request], max_running: Any, block_size: Any, num_block
                 )
 
 
-def _integer(name: str, value: Any, at_least: int | None) -> None:
+def _integer(name: str, value: Any, at_least: int | None, at_most: int | None = None) -> None:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}: must be an integer, not {type(value).__name__}")
     if at_least is not None and value < at_least:
         raise ValueError(f"{name}={value!r}: must be at least {at_least}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name}={value!r}: must be at most {at_most}")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from . import checks
 from .kernels.engine import Engine, new_outcome, prefix_sums
 from .kernels.prefill import pairs_of
-from .kernels.state import NO_LIMIT, Params, Traffic
+from .kernels.state import NO_END, NO_LIMIT, Params, Traffic
 from .kernels.steplog import StepLog
 from .results import Result
 from .steps import ConstantStepTime, StepModel
@@ -25,6 +25,7 @@ from .workloads import Workload
 POLICIES = ("mixed", "chunked", "prefill_first")
 MEMORIES = ("paged", "unlimited")
 DEFAULT_MAX_TOKENS = 4096
+_MOST = int(NO_LIMIT) - 1
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,16 @@ class Lane:
             )
         if self.policy not in POLICIES:
             raise ValueError(f"policy={self.policy!r}: must be one of {', '.join(POLICIES)}")
-        checks.whole("max_running", self.max_running, 1)
-        checks.positive("rate", self.rate)
+        self._keep("max_running", checks.whole("max_running", self.max_running, 1))
+        self._keep("rate", checks.positive("rate", self.rate))
+        if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
+            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
         self._check_memory()
         if self.policy == "chunked":
             if self.token_budget is None:
                 raise ValueError("token_budget=None: policy 'chunked' needs a token budget")
-            if checks.whole("token_budget", self.token_budget, 1) < self.max_running:
+            self._keep("token_budget", checks.whole("token_budget", self.token_budget, 1))
+            if self.token_budget < self.max_running:
                 raise ValueError(
                     f"token_budget={self.token_budget!r}: must be at least max_running={self.max_running}, "
                     "as every decoding request takes a token of it"
@@ -81,9 +85,21 @@ class Lane:
             raise ValueError(f"token_budget={self.token_budget!r}: has no effect under policy {self.policy!r}")
         if self.policy == "prefill_first":
             tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-            object.__setattr__(self, "max_tokens", checks.whole("max_tokens", tokens, 1))
+            self._keep("max_tokens", checks.whole("max_tokens", tokens, 1))
         elif self.max_tokens is not None:
             raise ValueError(f"max_tokens={self.max_tokens!r}: has no effect under policy {self.policy!r}")
+        if self._most_steps() >= NO_END:
+            raise ValueError(f"workload: could take {self._most_steps()} steps, must be fewer than {NO_END:.0f}")
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _most_steps(self) -> int:
+        """More steps than the lane can take without preemptions: each emits a token, or is one of a prompt's pieces."""
+        # Under a budget a piece has at least what the most decoding requests leave of it.
+        piece = _MOST if self.token_budget is None else min(self.token_budget - self.max_running + 1, _MOST)
+        pieces = int(np.sum(-(-self.workload.prompt_tokens // piece)))
+        return int(np.sum(self.workload.output_tokens)) + pieces
 
     def _check_memory(self) -> None:
         if self.block_size is None:
@@ -93,6 +109,7 @@ class Lane:
                 )
             return
         size = checks.whole("block_size", self.block_size, 1)
+        self._keep("block_size", size)
         if self.num_blocks is None:
             if isinstance(self.step, ConstantStepTime):
                 raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
@@ -101,15 +118,15 @@ class Lane:
                 raise ValueError(
                     f"block_size={size}: the KV capacity of {self.step.kv_capacity_tokens()} tokens holds no block"
                 )
-            object.__setattr__(self, "num_blocks", blocks)
-        checks.whole("num_blocks", self.num_blocks, 1)
+            self._keep("num_blocks", blocks)
+        self._keep("num_blocks", checks.whole("num_blocks", self.num_blocks, 1))
 
     @property
     def capacity_tokens(self) -> float:
         """KV tokens that the blocks hold; inf under unlimited memory."""
-        return (
-            np.inf if self.block_size is None or self.num_blocks is None else float(self.block_size * self.num_blocks)
-        )
+        if self.block_size is None or self.num_blocks is None:
+            return np.inf
+        return float(min(self.block_size * self.num_blocks, _MOST))
 
 
 @dataclass
@@ -168,15 +185,23 @@ def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneRes
     `step_log` names lanes whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
     running, emitted, tokens, blocks_used with one row a step. Requests that can never fit are rejected.
     """
-    for lane in step_log:
-        if not 0 <= lane < len(lanes):
-            raise ValueError(f"step_log={lane!r}: must be places of lanes, 0 to {len(lanes) - 1}")
+    for position, lane in enumerate(lanes):
+        if not isinstance(lane, Lane):
+            raise ValueError(f"lanes[{position}]={lane!r}: must be a Lane")
+    for place in step_log:
+        if not 0 <= place < len(lanes):
+            raise ValueError(f"step_log={place!r}: must be places of lanes, 0 to {len(lanes) - 1}")
     queues = _Queues(lanes)
     results = queues.empty_results(lanes)
     for beside in (True, False):
         group = np.array([i for i, lane in enumerate(lanes) if (lane.policy != "prefill_first") == beside], np.int64)
         if group.size:
             _run_group(lanes, group, queues, results, beside, step_log)
+    unserved = (
+        np.isnan(results.finish_s).sum() - results.rejected.sum() - (results.finish_s.size - results.n_requests.sum())
+    )
+    if unserved:
+        raise RuntimeError(f"the engine left {unserved} requests without an end")
     return results
 
 
@@ -270,7 +295,7 @@ class _Queues:
         rejected = [
             np.isin(np.arange(len(w)), p, invert=True) for w, p in zip(self.workloads, self.positions, strict=True)
         ]
-        blocks = [np.nan if lane.num_blocks is None else lane.num_blocks for lane in lanes]
+        blocks = [np.nan if lane.num_blocks is None else min(lane.num_blocks, _MOST) for lane in lanes]
         return LaneResults(
             n_requests=count,
             arrival_s=arrival,
@@ -328,13 +353,18 @@ def _run_group(
             here = (queues.of_lane[group] == which).nonzero()[0]
             getattr(results, name)[group[here][:, None], positions] = rows[here, : len(positions)]
     if log is not None:
-        for place in wanted.nonzero()[0]:
-            results.step_logs[int(group[place])] = log.columns(int(place))
+        for place, columns in log.columns().items():
+            results.step_logs[int(group[place])] = columns
 
 
 def new_engine(lanes: Sequence[Lane]) -> Engine:
     """The engine of lanes that share an order of phases, before its first step; for a look at how it moves."""
     return _new_engine(list(lanes), _Queues(lanes), np.arange(len(lanes)), lanes[0].policy != "prefill_first", None)
+
+
+def _limits(values: list[int | None]) -> npt.NDArray[np.float64]:
+    """Limits as the engine takes them: far beyond what any run holds, one is as good as another."""
+    return np.array([NO_LIMIT if value is None else min(value, _MOST) for value in values], np.float64)
 
 
 def _new_engine(
@@ -350,7 +380,9 @@ def _new_engine(
         arrival[row, : len(positions)] = queues.arrivals[which]
         prompt[row, : len(positions)] = queues.workloads[which].prompt_tokens[positions]
         output[row, : len(positions)] = queues.workloads[which].output_tokens[positions]
-    size = np.array([lane.block_size or 1 for lane in lanes], np.int64)
+    # A block that holds the longest request is as good as any larger one, and the engine's rows are as wide as a block.
+    longest = np.maximum((prompt + output).max(axis=1, initial=1), 1).astype(np.int64)[queue]
+    size = np.minimum(longest, [min(lane.block_size or 1, _MOST) for lane in lanes])
     pairs, pair_of_lane = np.unique(np.stack([queue, size]), axis=1, return_inverse=True)
     blocks = np.ceil(prompt[pairs[0]] / pairs[1][:, None])
     last = np.zeros((used.size, 1))
@@ -375,11 +407,11 @@ def _new_engine(
         rate=queues.rate[group],
         block_size=size,
         size=size.astype(np.float64),
-        num_blocks=np.array([NO_LIMIT if lane.num_blocks is None else lane.num_blocks for lane in lanes], np.float64),
+        num_blocks=_limits([lane.num_blocks for lane in lanes]),
         ramp=np.zeros(len(lanes), np.int64),
-        max_running=np.array([lane.max_running for lane in lanes], np.float64),
-        budget=np.array([lane.token_budget or NO_LIMIT for lane in lanes], np.float64),
-        max_tokens=np.array([lane.max_tokens or 0 for lane in lanes], np.float64),
+        max_running=_limits([lane.max_running for lane in lanes]),
+        budget=_limits([lane.token_budget for lane in lanes]),
+        max_tokens=_limits([lane.max_tokens for lane in lanes]),
         coefficients=np.array([coefficients[lane.step] for lane in lanes]),
     )
     outcome = new_outcome(len(lanes) * width)
