@@ -21,14 +21,18 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     """
     p, s, t = engine.params, engine.state, engine.traffic
     slots = s.slot_end.shape[1]
-    slot_end = s.slot_end.ravel()
+    slot_end, slot_order = s.slot_end.ravel(), s.slot_order.ravel()
     rounds: list[tuple[Ints, Ints]] = []
     first = lanes
     while lanes.size:
         begin = lanes * slots
-        index = begin + s.next_slot[lanes]
+        slot = s.next_slot[lanes]
+        index = begin + slot
         rounds.append((lanes, index))
         slot_end[index] = NO_END
+        decoding = s.decoding[lanes] - 1
+        s.decoding[lanes] = decoding
+        slot_order[begin + decoding.astype(np.int64)] = slot
         slot = s.slot_end.take(lanes, axis=0).argmin(axis=1)
         end = slot_end[begin + slot]
         s.next_slot[lanes] = slot
@@ -38,15 +42,10 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
         return first
     lanes = np.concatenate([lanes for lanes, _ in rounds])
     index = np.concatenate([index for _, index in rounds])
-    earlier = np.repeat(np.arange(1, len(rounds) + 1), [lanes.size for lanes, _ in rounds])
     request = s.slot_request.ravel()[index]
     total = t.total[p.row[lanes] + request]
     engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]
-    freed = lanes * slots + s.decoding[lanes].astype(np.int64) - earlier
-    s.slot_order.ravel()[freed] = index - lanes * slots
-    gone = np.bincount(lanes, minlength=s.running.size).astype(np.float64)
-    s.decoding -= gone
-    s.running -= gone
+    s.running -= np.bincount(lanes, minlength=s.running.size).astype(np.float64)
     s.context -= np.bincount(lanes, total, s.running.size)
     if engine.paged:
         np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], total), engine.one)

@@ -149,16 +149,16 @@ def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, mo
     wait = np.maximum(arrival - now, 0)
     b = first - half
     steps = np.minimum(np.ceil(2 * wait / (b + np.sqrt(b * b + 4 * half * wait))), most)
-    end = _end(now, first, half, steps)
-    one_less = np.maximum(steps - 1, 0)
-    end_before = _end(now, first, half, one_less)
-    enough = end_before >= arrival
-    short = ((end < arrival) & (steps < most)).nonzero()[0]
-    steps = np.where(enough, one_less, steps)
-    end = np.where(enough, end_before, end)
-    if short.size:
-        steps[short] += 1
-        end[short] = _end(now[short], first[short], half[short], steps[short])
+    growth = half * (steps - 1)
+    end = now + steps * (first + growth)
+    # Off by a rounding: the arrival is not reached yet, or the last step already began at or after it.
+    rows = ((end < arrival) | (end - (first + 2 * growth) >= arrival)).nonzero()[0]
+    if rows.size:
+        now, arrival, first, half, most = now[rows], arrival[rows], first[rows], half[rows], most[rows]
+        less = np.maximum(steps[rows] - 1, 0)
+        enough = _end(now, first, half, less) >= arrival
+        steps[rows] = np.where(enough, less, np.where(end[rows] < arrival, np.minimum(less + 2, most), steps[rows]))
+        end[rows] = _end(now, first, half, steps[rows])
     return steps, end
 
 
@@ -172,8 +172,9 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
     p, s = engine.params, engine.state
     # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in
     # the next step.
-    size = p.size[lanes]
-    bound = (context + steps * decoding + decoding * (size - 2.0)) / size + (s.prefill_blocks[lanes] + decoding)
+    bound = (context + steps * decoding) * p.blocks_per_token[lanes] + decoding * p.blocks_in_doubt[lanes]
+    if engine.budgets:
+        bound += s.prefill_blocks[lanes]
     tight = bound > s.untouched[lanes]
     s.tight[lanes] = tight
     s.free[lanes] = p.num_blocks[lanes] - bound

@@ -53,6 +53,8 @@ class Params:
     rate: Floats  # a request arrives at Traffic.arrival / rate
     block_size: Ints  # 1 under unlimited memory
     size: Floats  # the same
+    blocks_per_token: Floats  # 1 / block_size
+    blocks_in_doubt: Floats  # by which a decoding request can exceed its share of blocks_per_token, one step on
     num_blocks: Floats  # NO_LIMIT under unlimited memory
     ramp: Ints  # where the lane's block size begins in Engine.ramps
     max_running: Floats

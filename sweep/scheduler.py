@@ -407,6 +407,8 @@ def _new_engine(
         rate=queues.rate[group],
         block_size=size,
         size=size.astype(np.float64),
+        blocks_per_token=1 / size,
+        blocks_in_doubt=2 - 2 / size,
         num_blocks=_limits([lane.num_blocks for lane in lanes]),
         ramp=np.zeros(len(lanes), np.int64),
         max_running=_limits([lane.max_running for lane in lanes]),
