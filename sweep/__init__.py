@@ -8,43 +8,51 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .catalogue import chip, chip_names, link, link_names, model, model_names
-    from .hardware import Chip, Link, Model
+    from .config import ConfigError
+    from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
     from .metrics import attainment, max_rate, percentile
     from .requests import Request, simulate
     from .results import Result
-    from .runner import run_grid
+    from .runner import Interrupted, Run, run_grid
     from .samples import conversation_workload
     from .scheduler import Lane, LaneResults, run_lanes, run_scheduler
     from .steps import ConstantStepTime, StepModel, kv_transfer_time
     from .tables import load
     from .traces import load_trace, read_trace
-    from .workloads import Workload, lognormal_len, make_workload
+    from .workloads import LognormalLen, Workload, lognormal_len, make_workload
 
 _MODULES = {
     "catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
-    "hardware": ("Chip", "Link", "Model"),
+    "config": ("ConfigError",),
+    "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
     "metrics": ("attainment", "max_rate", "percentile"),
     "requests": ("Request", "simulate"),
     "results": ("Result",),
-    "runner": ("run_grid",),
+    "runner": ("Interrupted", "Run", "run_grid"),
     "samples": ("conversation_workload",),
     "scheduler": ("Lane", "LaneResults", "run_lanes", "run_scheduler"),
     "steps": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
     "tables": ("load",),
     "traces": ("load_trace", "read_trace"),
-    "workloads": ("Workload", "lognormal_len", "make_workload"),
+    "workloads": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "IB_NDR",
+    "NVLINK_4",
     "Chip",
+    "ConfigError",
     "ConstantStepTime",
+    "Interrupted",
     "Lane",
     "LaneResults",
     "Link",
+    "LognormalLen",
     "Model",
     "Request",
     "Result",
+    "Run",
     "StepModel",
     "Workload",
     "attainment",

@@ -1,7 +1,8 @@
 """Cells grouped into batches of lanes that the engine advances together, and what they will cost.
 
-A batch costs a fixed time per event of its busiest lane plus a little per lane, so few large batches are fast; memory
-and the number of workers set the limits. Nothing here changes an answer: lanes of a batch do not touch each other.
+Most of what a batch costs is a time per event of its busiest lane: one of twice the lanes takes a third longer, not
+twice as long. So few large batches are fast, and only memory and the number of workers are reasons to split one.
+Nothing here changes an answer: lanes of a batch do not touch each other.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ MAX_LANES = 1000  # beyond this a batch gains little
 BYTES_PER_REQUEST = 100  # of a lane, in a batch
 BATCH_BYTES = 400_000_000
 
-# Estimates from runs of the quickstart's kind on one core; load, memory and machine each move them by a factor of two.
-_EVENTS_PER_REQUEST = 2.0  # iterations of the engine for each request of the longest workload
-_EVENT_S = 1.1e-3  # of all lanes of a batch together
-_LANE_EVENT_S = 4e-6
+# CPU seconds for each request of the longest workload, times lanes ** _GROWTH. Fitted to batches of 1 to 1000 lanes of
+# the quickstart's kind, and of the Azure trace; load, memory and machine each move them by a factor of up to two.
+_REQUEST_S = {False: 0.29e-3, True: 0.21e-3}  # by prefill_first
+_GROWTH = 0.42
 _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
 _WORTH = 0.9  # a further worker or batch that leaves more than this share of the time is not worth its CPU
 
-_Groups = dict[tuple[int, bool], list[int]]  # (requests of a workload, prefill_first) -> positions of cells
-_Counts = dict[tuple[int, bool], int]  # the same -> number of batches
+_Group = tuple[int, bool]  # requests of a workload, prefill_first
+_Groups = dict[_Group, list[int]]  # positions of cells
+_Counts = dict[_Group, int]  # number of batches
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int 
 
 def expected_cpu_s(plan: Plan, batch: Sequence[int]) -> float:
     """CPU seconds that a batch should take."""
-    return _cpu_s(len(plan.cells[batch[0]].traffic.workload), len(batch))
+    return _cpu_s(_group_of(plan, batch[0]), len(batch))
 
 
 def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Estimate:
@@ -84,10 +86,13 @@ def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Esti
 def _groups(plan: Plan, cells: Sequence[int]) -> _Groups:
     groups: _Groups = {}
     for at in cells:
-        cell = plan.cells[at]
-        key = (len(cell.traffic.workload), cell.setup.options["policy"] == "prefill_first")
-        groups.setdefault(key, []).append(at)
+        groups.setdefault(_group_of(plan, at), []).append(at)
     return groups
+
+
+def _group_of(plan: Plan, at: int) -> _Group:
+    cell = plan.cells[at]
+    return len(cell.traffic.workload), cell.setup.options["policy"] == "prefill_first"
 
 
 def _split(groups: _Groups, workers: int, max_lanes: int) -> _Counts:
@@ -107,7 +112,7 @@ def _split(groups: _Groups, workers: int, max_lanes: int) -> _Counts:
 
 
 def _expected_s(groups: _Groups, counts: _Counts, workers: int) -> float:
-    batches = ((key[0], -(-len(groups[key]) // count)) for key, count in counts.items() for _ in range(count))
+    batches = ((key, -(-len(groups[key]) // count)) for key, count in counts.items() for _ in range(count))
     return _makespan([_cpu_s(*batch) for batch in batches], workers)
 
 
@@ -119,8 +124,9 @@ def _makespan(seconds: Sequence[float], workers: int) -> float:
     return max(ends)
 
 
-def _cpu_s(requests: int, lanes: int) -> float:
-    return _EVENTS_PER_REQUEST * requests * (_EVENT_S + _LANE_EVENT_S * lanes)
+def _cpu_s(group: _Group, lanes: int) -> float:
+    requests, prefill_first = group
+    return float(_REQUEST_S[prefill_first] * requests * lanes**_GROWTH)
 
 
 def _start_s(workers: int) -> float:

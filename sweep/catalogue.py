@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+from . import checks
 from .checks import nearest
 from .hardware import Chip, Link, Model
 
@@ -14,25 +15,19 @@ _CHIP_FIELDS = ("bf16_flops", "fp8_flops", "mem_bytes_per_s", "mem_bytes")
 _LINK_FIELDS = ("alpha_s", "bytes_per_s")
 
 
-@cache
 def model(name: str) -> Model:
     """The model of this name, e.g. "llama-3.1-8b". ValueError for a name that is unknown, or known but not modelled."""
-    reason = _file("models")["not_modelled"].get(name)
-    if reason is not None:
-        raise ValueError(f"model={name!r}: is not modelled, because it {reason}; known: {', '.join(model_names())}")
-    return Model(name, **_entry("model", name, _MODEL_FIELDS))
+    return _model(checks.text("model", name))
 
 
-@cache
 def chip(name: str) -> Chip:
     """The chip of this name, e.g. "h100-sxm". ValueError for a name that is unknown."""
-    return Chip(name, **_entry("chip", name, _CHIP_FIELDS))
+    return _chip(checks.text("chip", name))
 
 
-@cache
 def link(name: str) -> Link:
     """The link of this name, e.g. "ib-ndr". ValueError for a name that is unknown."""
-    return Link(name, **_entry("link", name, _LINK_FIELDS))
+    return _link(checks.text("link", name))
 
 
 def model_names() -> list[str]:
@@ -48,6 +43,24 @@ def chip_names() -> list[str]:
 def link_names() -> list[str]:
     """Names that `link` knows, in the order of configs/links.toml."""
     return list(_file("links")["links"])
+
+
+@cache
+def _model(name: str) -> Model:
+    reason = _file("models")["not_modelled"].get(name)
+    if reason is not None:
+        raise ValueError(f"model={name!r}: is not modelled, because it {reason}; known: {', '.join(model_names())}")
+    return Model(name, **_entry("model", name, _MODEL_FIELDS))
+
+
+@cache
+def _chip(name: str) -> Chip:
+    return Chip(name, **_entry("chip", name, _CHIP_FIELDS))
+
+
+@cache
+def _link(name: str) -> Link:
+    return Link(name, **_entry("link", name, _LINK_FIELDS))
 
 
 def _entry(kind: str, name: str, fields: tuple[str, ...]) -> dict[str, Any]:

@@ -8,38 +8,42 @@ from typing import Any
 
 import numpy as np
 
+MAX_TOKENS = 2**31 - 1  # the longest prompt or output: the engine counts the tokens of a request in int32
 
-def whole(name: str, value: Any, at_least: int) -> int:
-    """An integer (NumPy's too, but no bool) of at least `at_least`; otherwise ValueError."""
+
+def whole(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
+    """An integer (NumPy's too, but no bool) of at least `at_least` and at most `at_most`; otherwise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise ValueError(f"{name}={value!r}: must be an integer of at least {at_least}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name}={value!r}: must be at most {at_most}")
     return int(value)
+
+
+def between(name: str, value: Any, at_least: float, at_most: float) -> float:
+    """A finite number in [at_least, at_most]; otherwise ValueError."""
+    if not finite(value) or not at_least <= value <= at_most:
+        raise ValueError(f"{name}={value!r}: must be a finite number of at least {at_least:g} and at most {at_most:g}")
+    return float(value)
 
 
 def positive(name: str, value: Any) -> float:
     """A positive finite number; otherwise ValueError."""
-    if not _finite(value) or value <= 0:
+    if not finite(value) or value <= 0:
         raise ValueError(f"{name}={value!r}: must be a positive finite number")
     return float(value)
 
 
 def not_negative(name: str, value: Any) -> float:
     """A finite number of at least 0; otherwise ValueError."""
-    if not _finite(value) or value < 0:
+    if not finite(value) or value < 0:
         raise ValueError(f"{name}={value!r}: must be a finite number of at least 0")
-    return float(value)
-
-
-def efficiency(name: str, value: Any) -> float:
-    """A number in (0, 1]; otherwise ValueError."""
-    if not _finite(value) or not 0 < value <= 1:
-        raise ValueError(f"{name}={value!r}: must be above 0 and at most 1")
     return float(value)
 
 
 def share(name: str, value: Any) -> float:
     """A number in [0, 1); otherwise ValueError."""
-    if not _finite(value) or not 0 <= value < 1:
+    if not finite(value) or not 0 <= value < 1:
         raise ValueError(f"{name}={value!r}: must be at least 0 and below 1")
     return float(value)
 
@@ -58,5 +62,9 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"? Known: {", ".join(known)}' if close else f"; known: {', '.join(known)}"
 
 
-def _finite(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+def finite(value: Any) -> bool:
+    """Whether a value is a finite number (no bool)."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False

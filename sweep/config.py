@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue
+from .checks import MAX_TOKENS
 from .scheduler import MEMORIES, POLICIES
+from .steps import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
 from .trace_formats import FORMATS
 from .traces import ON_BAD
-from .workloads import ARRIVALS, LognormalLen
+from .workloads import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
 
 KINDS = ("conversation", "synthetic", "trace")
 TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens")
@@ -69,6 +71,9 @@ def _key(kind: type, **limits: Any) -> dict[str, Key]:
     return {"key": Key(kind, **limits)}
 
 
+_COUNT: dict[str, Any] = {"lowest": 1, "highest": 2**63 - 1}  # what a column of the tables holds
+
+
 def key_of(table: type, name: str) -> Key:
     """The `Key` of one field of a table."""
     key: Key = next(f for f in fields(table) if f.name == name).metadata["key"]
@@ -82,6 +87,10 @@ def key_names(table: type) -> list[str]:
 
 def _needs(key: str, *values: str) -> Needs:
     return Needs(key, lambda value: value in values, " or ".join(f'{key} = "{value}"' for value in values))
+
+
+def _limits(range_: tuple[float, float]) -> dict[str, float]:
+    return {"lowest": range_[0], "highest": range_[1]}
 
 
 _SYNTHETIC = _needs("kind", "synthetic")
@@ -101,16 +110,18 @@ class WorkloadTable:
     """
 
     kind: str = field(default="conversation", metadata=_key(str, axis=False, names=KINDS))
-    n_requests: tuple[int | None, ...] = field(default=(DEFAULT_REQUESTS,), metadata=_key(int, lowest=1))
-    seed: tuple[int | None, ...] = field(default=(0,), metadata=_key(int, lowest=0))
+    n_requests: tuple[int | None, ...] = field(
+        default=(DEFAULT_REQUESTS,), metadata=_key(int, lowest=1, highest=MAX_REQUESTS)
+    )
+    seed: tuple[int | None, ...] = field(default=(0,), metadata=_key(int, lowest=0, highest=_COUNT["highest"]))
     prompt: int | LognormalLen | None = field(
-        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, needs=_SYNTHETIC)
+        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
     )
     output: int | LognormalLen | None = field(
-        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, needs=_SYNTHETIC)
+        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
     )
     arrivals: tuple[str, ...] = field(default=("poisson",), metadata=_key(str, names=ARRIVALS, needs=_SYNTHETIC))
-    cv: tuple[float, ...] = field(default=(1.0,), metadata=_key(float, above=0, needs=_BURSTY))
+    cv: tuple[float, ...] = field(default=(1.0,), metadata=_key(float, **_limits(CV_RANGE), needs=_BURSTY))
     path: Path | None = field(default=None, metadata=_key(str, axis=False, needs=_TRACE))
     format: str | None = field(default=None, metadata=_key(str, axis=False, names=FORMATS, needs=_TRACE))
     columns: dict[str, str] | None = field(default=None, metadata=_key(dict, axis=False, needs=_TRACE))
@@ -129,13 +140,13 @@ class InstanceTable:
 
     model: tuple[str, ...] = field(default=(), metadata=_key(str, lookup=catalogue.model))
     chip: tuple[str, ...] = field(default=(), metadata=_key(str, lookup=catalogue.chip))
-    tp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1))
-    pp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1))
-    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, above=0))
-    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, above=0))
-    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_key(float, above=0, highest=1))
-    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_key(float, above=0, highest=1))
-    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_key(float, lowest=0))
+    tp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1, highest=MAX_DEGREE))
+    pp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1, highest=MAX_DEGREE))
+    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, **_limits(BYTES_RANGE)))
+    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, **_limits(BYTES_RANGE)))
+    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_key(float, **_limits(EFFICIENCY_RANGE)))
+    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_key(float, **_limits(EFFICIENCY_RANGE)))
+    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_key(float, lowest=0, highest=MAX_OVERHEAD_S))
     mem_reserve: tuple[float, ...] = field(default=(0.1,), metadata=_key(float, lowest=0, below=1))
     link: tuple[str, ...] = field(default=("nvlink4",), metadata=_key(str, lookup=catalogue.link, needs=_SHARDED))
 
@@ -146,11 +157,11 @@ class SchedulerTable:
 
     policy: tuple[str, ...] = field(default=("mixed",), metadata=_key(str, names=POLICIES))
     memory: tuple[str, ...] = field(default=("unlimited",), metadata=_key(str, names=MEMORIES))
-    max_running: tuple[int, ...] = field(default=(256,), metadata=_key(int, lowest=1))
-    block_size: tuple[int, ...] = field(default=(16,), metadata=_key(int, lowest=1, needs=_PAGED))
-    num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=_key(int, lowest=1, needs=_PAGED))
-    token_budget: tuple[int, ...] = field(default=(512,), metadata=_key(int, lowest=1, needs=_CHUNKED))
-    max_tokens: tuple[int, ...] = field(default=(4096,), metadata=_key(int, lowest=1, needs=_PREFILL_FIRST))
+    max_running: tuple[int, ...] = field(default=(256,), metadata=_key(int, **_COUNT))
+    block_size: tuple[int, ...] = field(default=(16,), metadata=_key(int, **_COUNT, needs=_PAGED))
+    num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=_key(int, **_COUNT, needs=_PAGED))
+    token_budget: tuple[int, ...] = field(default=(512,), metadata=_key(int, **_COUNT, needs=_CHUNKED))
+    max_tokens: tuple[int, ...] = field(default=(4096,), metadata=_key(int, **_COUNT, needs=_PREFILL_FIRST))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .checks import nearest
+from . import checks
+from .checks import MAX_TOKENS, nearest
 from .config import (
     TABLES,
     TRACE_COLUMNS,
@@ -24,11 +24,11 @@ from .config import (
     key_of,
 )
 from .toml_lines import key_lines, line_of
-from .workloads import LognormalLen
+from .workloads import MAX_SIGMA, LognormalLen
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
-_LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0)}  # those of `LognormalLen`
-_LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1)}
+_LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0, highest=MAX_SIGMA)}  # as `LognormalLen`
+_LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1, highest=MAX_TOKENS)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,7 +61,7 @@ def load_experiment(
         file, text = _read(config)
         try:
             tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # TOMLDecodeError, or a number of too many digits
             raise ConfigError([_syntax_problem(str(config), str(error))]) from None
         tables.setdefault("name", file.stem)
         reader = _Reader(str(config), key_lines(text), file.parent)
@@ -168,7 +168,7 @@ class _Reader:
             return
         try:
             value = tomllib.loads(f"value = {text}")["value"] if text else None
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             value = text
         table = tables if len(path) == 1 else tables.setdefault(path[0], {})
         self.places[path] = "--set"
@@ -269,15 +269,16 @@ class _Reader:
                     self.wrong(path, value, str(error).partition(": ")[2])
             return (self.folder / value) if path == ("workload", "path") and isinstance(value, str) else value
         number = int | float if key.kind is float else int
-        finite = isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value)
-        within = finite and (
+        right = isinstance(value, number) and (checks.finite(value) or (key.kind is not float and type(value) is int))
+        within = right and (
             (key.lowest is None or value >= key.lowest)
             and (key.highest is None or value <= key.highest)
             and (key.above is None or value > key.above)
             and (key.below is None or value < key.below)
         )
         if not within:
-            self.wrong(path, value, f"must be {_words(key)}")
+            above = key.kind is not float and right and key.highest is not None and value > key.highest
+            self.wrong(path, value, f"must be at most {key.highest}" if above else f"must be {_words(key)}")
             return None
         return float(value) if key.kind is float else value
 
@@ -363,11 +364,11 @@ def _words(key: Key) -> str:
     """The numbers that a key allows, in words."""
     kind = "an integer" if key.kind is int or key.kind is LognormalLen else "a finite number"
     limits = [
-        f"{words} {limit:g}"
+        f"{words} {limit}" if isinstance(limit, int) else f"{words} {limit:g}"
         for words, limit in (
             ("of at least", key.lowest),
             ("above", key.above),
-            ("at most", key.highest),
+            ("at most", key.highest if key.kind is float else None),  # of counts it is far off, and told when met
             ("below", key.below),
         )
         if limit is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -120,8 +121,8 @@ def attainment(
         ValueError: a negative SLO, or a share outside [0, 1).
     """
     for name, limit in (("ttft_slo", ttft_slo), ("tpot_slo", tpot_slo)):
-        if limit is not None and math.isnan(limit):
-            raise ValueError(f"{name} is {limit}, but must be seconds, at least 0, or None for no check")
+        if limit is not None and not (_is_number(limit) and limit >= 0):
+            raise ValueError(f"{name} is {limit!r}, but must be seconds, at least 0, or None for no check")
     ttft_limit, tpot_limit = _slo("ttft_slo", ttft_slo, 1), _slo("tpot_slo", tpot_slo, 1)
     _check_shares(warmup, cooldown)
     lanes = one_lane(result)
@@ -148,7 +149,7 @@ def percentile(result: Result, name: str, q: float, warmup: float = 0.2, cooldow
     """
     if name not in LATENCIES:
         raise ValueError(f"name is {name!r}, but must be one of {', '.join(LATENCIES)}")
-    if not 0 <= q <= 100:
+    if not (_is_number(q) and 0 <= q <= 100):
         raise ValueError(f"q is {q!r}, but must be a percentage from 0 to 100")
     _check_shares(warmup, cooldown)
     lanes = one_lane(result)
@@ -164,7 +165,7 @@ def max_rate(
     Args:
         run: the attainment at a rate (requests/s); NaN counts as a miss.
         target: the share asked for, in (0, 1].
-        lo, hi: the rates searched between.
+        lo, hi: the rates searched between; lo may be hi.
         iters: halvings; each costs one call of `run`, after two for the ends.
 
     Returns:
@@ -173,10 +174,13 @@ def max_rate(
     Raises:
         ValueError: an argument outside its range.
     """
-    if not 0 < target <= 1:
+    if not (_is_number(target) and 0 < target <= 1):
         raise ValueError(f"target is {target!r}, but must be a share above 0 and at most 1")
-    if not 0 < lo < hi < math.inf:
-        raise ValueError(f"lo is {lo!r} and hi is {hi!r}, but they must be finite rates with 0 < lo < hi")
+    for name, rate in (("lo", lo), ("hi", hi)):
+        if not (_is_number(rate) and 0 < rate < math.inf):
+            raise ValueError(f"{name} is {rate!r}, but must be a positive finite rate")
+    if lo > hi:
+        raise ValueError(f"lo is {lo!r}, but must be at most hi, which is {hi!r}")
     if isinstance(iters, bool) or not isinstance(iters, (int, np.integer)) or iters < 0:
         raise ValueError(f"iters is {iters!r}, but must be a whole number of halvings, at least 0")
     if not run(lo) >= target:
@@ -343,7 +347,11 @@ def _slo(name: str, value: float | FloatArray | None, lanes: int) -> FloatArray:
     return np.broadcast_to(limit, (lanes,))
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _check_shares(warmup: float, cooldown: float) -> None:
     for name, share in (("warmup", warmup), ("cooldown", cooldown)):
-        if not 0 <= share < 1:
+        if not (_is_number(share) and 0 <= share < 1):
             raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1)")

@@ -1,14 +1,16 @@
 """What a sweep will do: an experiment multiplied out to an ordered list of cells, each with a content id.
 
 A cell is one configuration under one workload at one request rate. Its id is a hash of what changes its answer and of
-nothing else: not of names, paths, the number of workers, or the other cells of the sweep. So a value that is added to
-an axis changes the id of no other cell, and the same cell has the same id in every experiment.
+nothing else, with the names of model, chip and link: not of paths, the number of workers, or the other cells of the
+sweep. So a value that is added to an axis changes the id of no other cell, and the same cell has the same id in every
+experiment. No two cells of a plan have the same id.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -161,11 +163,13 @@ def expand(experiment: Experiment) -> Plan:
     ...     "scheduler": {"policy": "mixed", "block_size": 16},
     ... })
     >>> [cell.cell_id for cell in expand(experiment).cells]
-    ['79a9642864648031', 'd5ad231c29ed72a6']
+    ['241ff9dcaecf80a2', '0fbff98652a304dd']
 
-    ConfigError for a trace that cannot be used, and when not a single cell can run.
+    ConfigError for a trace that cannot be used, for a rate so small that requests would never arrive, for cells that
+    come to the same, and when not a single cell can run.
     """
     traffics = _traffics(experiment)
+    _check_rates(experiment, traffics)
     setups = [
         setup for instance in _points(experiment.instance) for setup in _setups(instance, _points(experiment.scheduler))
     ]
@@ -190,7 +194,7 @@ def expand(experiment: Experiment) -> Plan:
         for rate in experiment.workload.request_rate_rps
     )
     plan = Plan(experiment, cells)
-    problems = []
+    problems = _repeated(plan) + _refused(plan)
     for key, selection in vars(experiment.output).items():
         try:
             plan.select(selection if selection is not None else "all")
@@ -211,6 +215,41 @@ def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float
         **setup.identity,
         "slo": slo,
     }
+
+
+def _check_rates(experiment: Experiment, traffics: list[Traffic]) -> None:
+    """ConfigError for rates at which a request would never arrive."""
+    last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
+    problems = [
+        f"{experiment.source}: workload.request_rate_rps = {rate!r}: is so small that the last request never arrives"
+        for rate in experiment.workload.request_rate_rps
+        if not math.isfinite(last_s / rate)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _repeated(plan: Plan) -> list[str]:
+    """The problem of two cells that are the same: values of an axis that differ, but come to the same."""
+    first: dict[str, int] = {}
+    for at, cell in enumerate(plan.cells):
+        before = first.setdefault(cell.cell_id, at)
+        if before != at:
+            axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
+            return [f"{plan.experiment.source}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
+    return []
+
+
+def _refused(plan: Plan) -> list[str]:
+    """What the engine refuses, for whole traffics and set-ups: with rates and SLOs it has nothing to do."""
+    pairs = {(id(cell.traffic), id(cell.setup)): cell for cell in plan.cells if cell.setup.infeasible is None}
+    problems = []
+    for cell in pairs.values():
+        try:
+            cell.lane()
+        except ValueError as error:
+            problems.append(f"{plan.experiment.source}: {cell.traffic.columns['workload']}: {error}")
+    return list(dict.fromkeys(problems))
 
 
 def content_id(identity: Mapping[str, Any]) -> str:
@@ -247,8 +286,8 @@ def _setups(instance: Mapping[str, Any], schedulers: list[dict[str, Any]]) -> li
     }
     step = StepModel(**{**{key: value for key, value in instance.items() if value is not None}, **named})
     capacity = step.kv_capacity_tokens()
-    # The figures behind a name count, the name itself does not.
-    facts = {**instance, **{key: _figures(value) for key, value in named.items()}}
+    # The figures behind a name count, and the name too: models with the same figures are still two rows.
+    facts = {**instance, **{key: asdict(value) for key, value in named.items()}}
     setups = []
     for scheduler in schedulers:
         options = dict(scheduler)
@@ -265,10 +304,6 @@ def _setups(instance: Mapping[str, Any], schedulers: list[dict[str, Any]]) -> li
         columns = {**instance, "n_gpus": step.n_gpus, **options}
         setups.append(Setup(step, options, columns, {"instance": facts, "scheduler": options}, reason))
     return setups
-
-
-def _figures(part: Model | Chip | Link) -> dict[str, Any]:
-    return {key: value for key, value in asdict(part).items() if key != "name"}
 
 
 def _too_heavy(step: StepModel) -> str:
@@ -324,7 +359,8 @@ def _traffic(
     else:
         recorded, description = traces[seed]
         workload, name = _first(recorded, n).at_unit_rate(), recorded.name
-        facts = {"kind": table.kind, "requests": _digest(workload)}
+        # The seed counts although the requests do: where nothing is spread, all seeds give the same ones.
+        facts = {"kind": table.kind, "requests": _digest(workload), "seed": seed}
     if table.kind != "trace":  # its span and rate at unit rate would only mislead
         description = f"{name}: {n:,} requests, seed {seed}\n" + workload.describe().partition("\n")[2]
     columns = {"workload": name, "n_requests": len(workload), **{key: point[key] for key in ("arrivals", "cv", "seed")}}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import checks
-from .workloads import Workload
+from .workloads import MAX_REQUESTS, Workload, arrivals_at
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def conversation_workload(n: int, rate: float = 1.0, seed: int = 0) -> Workload:
     request: its cell of the joint distribution of lengths, and its place in the prompt's and the output's bin. The
     rate scales the gaps and touches nothing else.
     """
-    n = checks.whole("n", n, 0)
+    n = checks.whole("n", n, 0, MAX_REQUESTS)
     rate = checks.positive("rate", rate)
     rng = np.random.default_rng(checks.whole("seed", seed, 0))
     known = conversation_statistics()
@@ -79,4 +79,4 @@ def conversation_workload(n: int, rate: float = 1.0, seed: int = 0) -> Workload:
     prompt_bin, output_bin = np.divmod(np.minimum(cell, bins * bins - 1), bins)
     prompt = np.interp((prompt_bin + in_prompt) / bins, known.levels, known.prompt_tokens)
     output = np.interp((output_bin + in_output) / bins, known.levels, known.output_tokens)
-    return Workload(np.cumsum(gaps / rate), np.rint(prompt), np.rint(output), "conversation", rate)
+    return Workload(arrivals_at(rate, gaps), np.rint(prompt), np.rint(output), "conversation", rate)

@@ -13,6 +13,13 @@ from . import checks
 from .hardware import NVLINK_4, Chip, Link, Model
 from .kernels.steptime import StepCoefficients, step_seconds
 
+# Far beyond any hardware, and far from where step times and memory are no longer finite.
+MAX_DEGREE = 2**16  # of tp and of pp
+BYTES_RANGE = (1e-3, 1e3)  # of a weight and of a number in the KV cache
+EFFICIENCY_RANGE = (1e-6, 1.0)  # mfu and mbu
+MAX_OVERHEAD_S = 1e6
+_MAX_S = 1e6  # of any part of a step
+
 ACTIVATION_BYTES = 2  # what an all-reduce moves per number, whatever the weights are stored in
 
 
@@ -48,17 +55,24 @@ class StepModel:
                 value = getattr(self, name)
                 raise ValueError(f"{name}={value!r}: must be a {kind.__name__}, for example servesweep.{name}(...)")
         checked = {
-            "tp": checks.whole("tp", self.tp, 1),
-            "pp": checks.whole("pp", self.pp, 1),
-            "weight_bytes": checks.positive("weight_bytes", self.weight_bytes),
-            "kv_bytes": checks.positive("kv_bytes", self.kv_bytes),
-            "mfu": checks.efficiency("mfu", self.mfu),
-            "mbu": checks.efficiency("mbu", self.mbu),
-            "overhead_s": checks.not_negative("overhead_s", self.overhead_s),
+            "tp": checks.whole("tp", self.tp, 1, MAX_DEGREE),
+            "pp": checks.whole("pp", self.pp, 1, MAX_DEGREE),
+            "weight_bytes": checks.between("weight_bytes", self.weight_bytes, *BYTES_RANGE),
+            "kv_bytes": checks.between("kv_bytes", self.kv_bytes, *BYTES_RANGE),
+            "mfu": checks.between("mfu", self.mfu, *EFFICIENCY_RANGE),
+            "mbu": checks.between("mbu", self.mbu, *EFFICIENCY_RANGE),
+            "overhead_s": checks.between("overhead_s", self.overhead_s, 0, MAX_OVERHEAD_S),
             "mem_reserve": checks.share("mem_reserve", self.mem_reserve),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        try:
+            slowest = max(self._coefficients)
+        except (OverflowError, ZeroDivisionError):
+            slowest = math.inf
+        if slowest > _MAX_S:
+            parts = ", ".join(f"{name}={getattr(self, name)!r}" for name in ("model", "chip", "link"))
+            raise ValueError(f"{parts}: a step of one token takes {slowest:g} s, must be at most {_MAX_S:g} s")
 
     @property
     def n_gpus(self) -> int:
@@ -92,7 +106,7 @@ class StepModel:
     def prefill_time(self, prompts: Iterable[int]) -> float:
         """Seconds of a step that processes whole prompts of these lengths; 0 for none.
 
-        ValueError for a length below 1.
+        ValueError for a length that is not an integer of at least 1.
         """
         tokens, pairs = _prompt_work(prompts)
         return self._time(tokens, pairs, tokens)
@@ -100,9 +114,10 @@ class StepModel:
     def decode_time(self, batch: int, ctx: int) -> float:
         """Seconds of a step in which `batch` requests emit a token each; 0 for none.
 
-        ctx is the sum over these requests of the tokens that their cache holds. ValueError for a negative number.
+        ctx is the sum over these requests of the tokens that their cache holds. ValueError for anything but integers
+        of at least 0.
         """
-        _refuse_negative(batch=batch, ctx=ctx)
+        batch, ctx = _counts(batch=batch, ctx=ctx)
         return self._time(batch, ctx, ctx)
 
     def mixed_time(self, batch: int, ctx: int, chunk_tokens: int, chunk_attn_flops: float) -> float:
@@ -110,9 +125,10 @@ class StepModel:
 
         chunk_attn_flops is the attention work of that prefill: t tokens after `done` others of the same prompt add
         `model.attention_flops_per_context_token() * (t * done + t * (t + 1) / 2)`.
-        ValueError for a negative number.
+        ValueError for a count that is not an integer of at least 0, or FLOPs that are not finite and at least 0.
         """
-        _refuse_negative(batch=batch, ctx=ctx, chunk_tokens=chunk_tokens, chunk_attn_flops=chunk_attn_flops)
+        batch, ctx, chunk_tokens = _counts(batch=batch, ctx=ctx, chunk_tokens=chunk_tokens)
+        chunk_attn_flops = checks.not_negative("chunk_attn_flops", chunk_attn_flops)
         pairs = chunk_attn_flops / self.model.attention_flops_per_context_token()
         return self._time(batch + chunk_tokens, ctx + pairs, ctx + chunk_tokens)
 
@@ -134,13 +150,15 @@ class StepModel:
 class ConstantStepTime:
     """A step takes `seconds` whatever it does: the scheduler alone, without a model or a chip. Has no KV capacity.
 
-    ValueError for seconds that are not positive and finite.
+    ValueError for seconds that are not positive and finite, or above 1e6.
     """
 
     seconds: float
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", checks.positive("seconds", self.seconds))
+        if self.seconds > _MAX_S:
+            raise ValueError(f"seconds={self.seconds!r}: must be at most {_MAX_S:g}")
 
     @property
     def n_gpus(self) -> int:
@@ -157,12 +175,13 @@ class ConstantStepTime:
 
     def decode_time(self, batch: int, ctx: int) -> float:
         """`seconds`, or 0 for an empty batch."""
-        _refuse_negative(batch=batch, ctx=ctx)
+        batch, _ = _counts(batch=batch, ctx=ctx)
         return self.seconds if batch else 0.0
 
     def mixed_time(self, batch: int, ctx: int, chunk_tokens: int, chunk_attn_flops: float) -> float:
         """`seconds`, or 0 for a step without a token."""
-        _refuse_negative(batch=batch, ctx=ctx, chunk_tokens=chunk_tokens, chunk_attn_flops=chunk_attn_flops)
+        batch, _, chunk_tokens = _counts(batch=batch, ctx=ctx, chunk_tokens=chunk_tokens)
+        checks.not_negative("chunk_attn_flops", chunk_attn_flops)
         return self.seconds if batch + chunk_tokens else 0.0
 
 
@@ -177,7 +196,18 @@ def kv_transfer_time(
 
 
 def kv_transfer_time(model: Model, prompt_tokens: Any, link: Link, kv_bytes: float = 2.0) -> Any:
-    """Seconds to send the KV of a prompt over a link: latency + bytes / bandwidth. An array gives an array."""
+    """Seconds to send the KV of a prompt over a link: latency + bytes / bandwidth. An array gives an array.
+
+    ValueError for tokens that are not integers of at least 0, and for kv_bytes that are not positive and finite.
+    """
+    for name, part, kind in (("model", model, Model), ("link", link, Link)):
+        if not isinstance(part, kind):
+            raise ValueError(f"{name}={part!r}: must be a {kind.__name__}, for example servesweep.{name}(...)")
+    if isinstance(prompt_tokens, np.ndarray):
+        if prompt_tokens.dtype.kind not in "iu" or (prompt_tokens < 0).any():
+            raise ValueError(f"prompt_tokens={prompt_tokens!r}: must hold integers of at least 0")
+    else:
+        prompt_tokens = checks.whole("prompt_tokens", prompt_tokens, 0)
     return link.alpha_s + prompt_tokens * model.kv_bytes_per_token(kv_bytes) / link.bytes_per_s
 
 
@@ -185,15 +215,11 @@ def _prompt_work(prompts: Iterable[int]) -> tuple[int, int]:
     """Tokens of these prompts, and pairs of a token and one that it attends to (itself and those before it)."""
     tokens = pairs = 0
     for position, length in enumerate(prompts):
-        if length < 1:
-            raise ValueError(f"prompts[{position}]={length!r}: a prompt must have at least 1 token")
-        n = int(length)
+        n = checks.whole(f"prompts[{position}]", length, 1)
         tokens += n
         pairs += n * (n + 1) // 2
     return tokens, pairs
 
 
-def _refuse_negative(**values: float) -> None:
-    for name, value in values.items():
-        if value < 0:
-            raise ValueError(f"{name}={value!r}: must be at least 0")
+def _counts(**values: int) -> list[int]:
+    return [checks.whole(name, value, 0) for name, value in values.items()]

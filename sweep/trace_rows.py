@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .checks import MAX_TOKENS
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_LARGEST = 2**53  # whole numbers are exact in float64 up to here
 _EXAMPLES = 3
 
 
@@ -149,16 +150,16 @@ def shortened(text: str, width: int = 60) -> str:
 def _all_whole(values: Any) -> Ints | None:
     """Whole numbers, or None when one by one is the way to tell what is wrong."""
     if isinstance(values, np.ndarray):
-        if values.dtype.kind not in "iuf" or not np.all((values < _LARGEST) & (values == np.floor(values))):
+        if values.dtype.kind not in "iuf" or not np.all((values <= MAX_TOKENS) & (values == np.floor(values))):
             return None
-        return np.maximum(values, -_LARGEST).astype(np.int64)  # what is far below 0 need not fit
+        return np.maximum(values, -MAX_TOKENS).astype(np.int64)  # what is far below 0 need not fit
     if set(map(type, values)) not in ({str}, {int}, set()):
         return None
     try:
         lengths = np.array(list(map(int, values)), np.int64)
     except (ValueError, OverflowError):
         return None
-    return lengths if np.all(lengths < _LARGEST) else None
+    return lengths if np.all(lengths <= MAX_TOKENS) else None
 
 
 def _all_numbers(values: Any) -> Floats | None:
@@ -178,7 +179,7 @@ def _whole(value: Any) -> int:
         raise ValueError("is not finite")
     if number != math.floor(number):
         raise ValueError("is not a whole number")
-    if abs(number) >= _LARGEST:
+    if number > MAX_TOKENS:
         raise ValueError("is too large")
     return int(number)
 

@@ -11,8 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from . import checks
+from .checks import MAX_TOKENS
 
 ARRIVALS = ("poisson", "uniform", "bursty")
+MAX_REQUESTS = 100_000_000  # of a workload that is drawn: its arrays take 2.4 GB
+# Far beyond what traffic does, and far from where the distributions overflow.
+CV_RANGE = (1e-3, 1e3)
+MAX_SIGMA = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +25,8 @@ class Workload:
     """Requests in a given order; they are served by (arrival, position in this order), whatever the order is.
 
     arrival_s      float64 [N]  seconds, finite and at least 0
-    prompt_tokens  int64 [N]    at least 1
-    output_tokens  int64 [N]    at least 1; the first of them comes from prefill
+    prompt_tokens  int64 [N]    1 to 2**31 - 1
+    output_tokens  int64 [N]    1 to 2**31 - 1; the first of them comes from prefill
     name           for tables and messages
     rate_rps       requests/s that the arrivals were made for, where that is known; None: measured from the arrivals
 
@@ -54,11 +59,15 @@ class Workload:
 
     @property
     def mean_rate_rps(self) -> float:
-        """`rate_rps` where it is known; otherwise (N - 1) / (last - first arrival), NaN when that span is 0."""
+        """`rate_rps` where it is known; otherwise (N - 1) / (last - first arrival), NaN when that span is 0.
+
+        A span so short that the rate is not a finite number counts as 0.
+        """
         if self.rate_rps is not None:
             return self.rate_rps
         span = _span(self.arrival_s)
-        return (len(self) - 1) / span if span > 0 else math.nan
+        rate = (len(self) - 1) / span if span > 0 else math.nan
+        return rate if math.isfinite(rate) else math.nan
 
     def at_unit_rate(self) -> "Workload":
         """The same requests with time stretched to a mean rate of 1 request/s.
@@ -73,13 +82,19 @@ class Workload:
                 f"workload {self.name!r} has no mean rate to scale: must have two arrival times, or rate_rps"
             )
         else:
-            arrival = self.arrival_s * rate
+            with np.errstate(over="ignore"):
+                arrival = _arrivals(self.arrival_s * rate, "rate_rps", rate, "large")
         return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, 1.0)
 
     def at_rate(self, rate: float) -> "Workload":
-        """The same requests at `rate` requests/s: arrival = arrival at unit rate / rate. Lengths and order stay."""
+        """The same requests at `rate` requests/s: arrival = arrival at unit rate / rate. Lengths and order stay.
+
+        ValueError when there is no mean rate (see `at_unit_rate`), and for a rate so small that the last request would
+        never arrive.
+        """
         rate = checks.positive("rate", rate)
-        arrival = self.at_unit_rate().arrival_s / rate
+        with np.errstate(over="ignore"):
+            arrival = _arrivals(self.at_unit_rate().arrival_s / rate, "rate", rate)
         return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, rate)
 
     def describe(self) -> str:
@@ -100,7 +115,8 @@ class LognormalLen:
     """Lengths in tokens: lognormal with this mean before clipping, rounded half to even, clipped to [lo, hi].
 
     sigma is the standard deviation of the logarithm. A length is never below 1, whatever `lo` is.
-    ValueError for a mean that is not positive and finite, a negative sigma, lo > hi, or hi below 1.
+    ValueError for a mean that is not positive and finite, a sigma outside [0, 10], lo > hi, hi below 1 or above
+    2**31 - 1.
     """
 
     mean: float
@@ -110,9 +126,9 @@ class LognormalLen:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", checks.positive("mean", self.mean))
-        object.__setattr__(self, "sigma", checks.not_negative("sigma", self.sigma))
+        object.__setattr__(self, "sigma", checks.between("sigma", self.sigma, 0, MAX_SIGMA))
         object.__setattr__(self, "lo", checks.whole("lo", self.lo, 0))
-        object.__setattr__(self, "hi", checks.whole("hi", self.hi, 1))
+        object.__setattr__(self, "hi", checks.whole("hi", self.hi, 1, MAX_TOKENS))
         if self.lo > self.hi:
             raise ValueError(f"lo={self.lo}: must be at most hi={self.hi}")
 
@@ -143,32 +159,38 @@ def make_workload(
     """`n` requests at a mean of `rate` requests/s, drawn by one `numpy.random.default_rng(seed)`.
 
     arrivals  "poisson", "uniform" (equal gaps), or "bursty": gamma-distributed gaps with `cv` as their coefficient of
-              variation, 1 being Poisson and more being burstier. `cv` has no effect on the other two.
+              variation, 1 being Poisson and more being burstier; 0.001 to 1000. `cv` has no effect on the other two.
 
     The n gaps are drawn first, then prompt and output of request 0, of request 1, and so on: the first requests of a
     longer workload have other lengths than those of a shorter one. The rate scales the gaps and touches nothing else.
     ValueError, with the name, the value and what is allowed, for any argument out of range.
     """
-    n = checks.whole("n", n, 0)
+    n = checks.whole("n", n, 0, MAX_REQUESTS)
     rate = checks.positive("rate", rate)
-    cv = checks.positive("cv", cv)
+    cv = checks.between("cv", cv, *CV_RANGE)
     seed = checks.whole("seed", seed, 0)
     for name, length in (("prompt", prompt), ("output", output)):
         if not isinstance(length, LognormalLen):
-            checks.whole(name, length, 1)
+            checks.whole(name, length, 1, MAX_TOKENS)
     if arrivals not in ARRIVALS:
         raise ValueError(f"arrivals={arrivals!r}: must be one of {', '.join(ARRIVALS)}")
 
     rng = np.random.default_rng(seed)
     if arrivals == "poisson":
-        gaps = rng.exponential(1.0, n) / rate
+        unit_gaps = rng.exponential(1.0, n)
     elif arrivals == "uniform":
-        gaps = np.full(n, 1.0 / rate)
+        unit_gaps = np.ones(n)
     else:
         k = 1.0 / cv**2
-        gaps = rng.gamma(k, 1.0 / k, n) / rate
+        unit_gaps = rng.gamma(k, 1.0 / k, n)
     prompt_tokens, output_tokens = _draw_lengths(rng, n, prompt, output)
-    return Workload(np.cumsum(gaps), prompt_tokens, output_tokens, rate_rps=rate)
+    return Workload(arrivals_at(rate, unit_gaps), prompt_tokens, output_tokens, rate_rps=rate)
+
+
+def arrivals_at(rate: float, unit_gaps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Arrival times from gaps with a mean of 1; ValueError for a rate so small that the last one is infinite."""
+    with np.errstate(over="ignore"):
+        return _arrivals(np.cumsum(unit_gaps / rate), "rate", rate)
 
 
 def _draw_lengths(
@@ -184,6 +206,13 @@ def _draw_lengths(
         for length in lengths
     )
     return prompt, output
+
+
+def _arrivals(times: npt.NDArray[np.float64], name: str, rate: float, what: str = "small") -> npt.NDArray[np.float64]:
+    """Scaled arrival times, or the rate that is to blame when they are not finite."""
+    if not np.isfinite(times).all():
+        raise ValueError(f"{name}={rate!r}: is so {what} that the last request would never arrive")
+    return times
 
 
 def _span(times: npt.NDArray[np.float64]) -> float:
@@ -208,10 +237,10 @@ def _lengths(name: str, values: Any) -> npt.NDArray[np.int64]:
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{name} holds {array.dtype}: must hold integers")
     # A column that had a gap once is float in pandas: whole numbers are taken in any type.
-    wrong = ~((array >= 1) & (array < 2**63) & (array == np.floor(array)))
+    wrong = ~((array >= 1) & (array <= MAX_TOKENS) & (array == np.floor(array)))
     if wrong.any():
         at = int(wrong.argmax())
-        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least 1, and below 2**63")
+        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least 1, and at most {MAX_TOKENS}")
     lengths = array.astype(np.int64, copy=_may_change(array))
     lengths.flags.writeable = False
     return lengths

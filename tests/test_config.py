@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from servesweep.config import TABLES, ConfigError, key_names
 from servesweep.experiment_file import load_experiment, ready_experiments
+from servesweep.plan import expand
 from servesweep.toml_lines import key_lines, line_of
 from servesweep.workloads import LognormalLen
 
@@ -135,12 +136,25 @@ def test_settings_replace_and_remove_keys():
     assert experiment.name == "other"
 
 
-@pytest.mark.parametrize("name", ready_experiments())
-def test_ready_experiments(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "cells", "requests"),
+    [
+        ("azure-conversation", 2 * 3 * 4 * 11, 5),  # memories x policies x block sizes x rates
+        ("mooncake-conversation", 3 * 4 * 12, 5),
+        ("quickstart", 2 * 3 * 4 * 24, 2000),
+    ],
+)
+def test_ready_experiments(name, cells, requests, tmp_path):
     trace = tmp_path / "t.csv"
-    trace.touch()
-    needs_trace = "mooncake" in name or "azure" in name
-    assert load_experiment(name, trace=trace if needs_trace else None).name == name
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},{50 + i},{9 + i}\n" for i in range(5)))
+    experiment = load_experiment(name, trace=None if name == "quickstart" else trace)
+    plan = expand(experiment)
+    assert (experiment.name, len(plan.cells), len(plan.feasible)) == (name, cells, cells)
+    assert {len(cell.traffic.workload) for cell in plan.cells} == {requests}
+
+
+def test_every_ready_experiment_is_counted_above():
+    assert ready_experiments() == ["azure-conversation", "mooncake-conversation", "quickstart"]
 
 
 # ------------------------------------------------------------------------------------------------------------- refusing
@@ -226,6 +240,26 @@ def test_a_missing_file_names_the_ready_experiments():
         ({"workload": {"n_requests": 0}}, "n_requests = 0: must be an integer of at least 1"),
         ({"workload": {"n_requests": True}}, "n_requests = true: must be an integer"),
         ({"workload": {"n_requests": 10.0}}, "n_requests = 10.0: must be an integer"),
+        ({"workload": {"n_requests": 10**12}}, "n_requests = 1000000000000: must be at most 100000000"),
+        ({"workload": {"n_requests": 10**400}}, ": must be at most 100000000"),
+        ({"workload": {"seed": 2**63}}, "seed = 9223372036854775808: must be at most 9223372036854775807"),
+        ({"workload": {"request_rate_rps": 10**400}}, ": must be a finite number above 0"),
+        ({"workload": {"arrivals": "bursty", "cv": 1e-200}}, "cv = 1e-200: must be a finite number of at least 0.001"),
+        ({"workload": {"arrivals": "bursty", "cv": 1e200}}, "cv = 1e+200: must be a finite number of at least 0.001"),
+        ({"workload": {"prompt": 2**63}}, "prompt = 9223372036854775808: must be at most 2147483647"),
+        ({"workload": {"output": 2**31}}, "output = 2147483648: must be at most 2147483647"),
+        (
+            {"workload": {"prompt": {"mean": 4, "sigma": 1e200, "lo": 1, "hi": 2}}},
+            "prompt.sigma = 1e+200: must be a finite number of at least 0 and at most 10",
+        ),
+        (
+            {"workload": {"prompt": {"mean": 4, "sigma": 1, "lo": 1, "hi": 2**31}}},
+            "prompt.hi = 2147483648: must be at most 2147483647",
+        ),
+        ({"instance": {"tp": 2**62}}, "tp = 4611686018427387904: must be at most 65536"),
+        ({"instance": {"weight_bytes": 1e300}}, "weight_bytes = 1e+300: must be a finite number of at least 0.001 and"),
+        ({"instance": {"mfu": 1e-300}}, "mfu = 1e-300: must be a finite number of at least 1e-06 and at most 1"),
+        ({"scheduler": {"block_size": 2**63}}, "block_size = 9223372036854775808: must be at most 9223372036854775807"),
         ({"workload": {"seed": -1}}, "seed = -1: must be an integer of at least 0"),
         ({"workload": {"prompt": -4}}, "prompt = -4: must be an integer of at least 1, or a table of mean"),
         (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import servesweep
 from servesweep.experiment_file import load_experiment
+from servesweep.plan import expand
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
@@ -34,10 +35,10 @@ def name(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory):
-    """A directory with small files of the names that snippets read."""
+    """A directory with small files of the names that snippets read; their numbers are made up."""
     folder = tmp_path_factory.mktemp("docs")
     arrival_s = np.arange(50) / 4
-    rows = [f"2023-11-16 18:15:{second:010.7f},{374 + i},{44 + i}" for i, second in enumerate(arrival_s)]
+    rows = [f"2031-03-09 08:00:{second:010.7f},{500 + i},{40 + i}" for i, second in enumerate(arrival_s)]
     (folder / "AzureLLMInferenceTrace_conv.csv").write_text(
         "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows])
     )
@@ -68,13 +69,18 @@ def test_snippets_run_and_print_what_is_below_them(page, stand_ins, tmp_path, mo
             assert printed.getvalue() == following[1], f"{name(page)}, line {line}"
 
 
+CELLS = {"README.md": [2 * 2 * 2 * 2 * 11], "docs/sweeps.md": [3 * 16 * 2 * 2 * 2 * (1 + 2 + 1)]}  # of each experiment
+
+
 @pytest.mark.parametrize("page", with_language("toml"), ids=name)
-def test_experiments_load(page, stand_ins):
+def test_experiments_have_the_cells_that_they_say(page, stand_ins):
+    found = []
     for language, content, line in blocks(page):
         if language == "toml":
             path = stand_ins / f"line-{line}.toml"
             path.write_text(content)
-            load_experiment(path)
+            found.append(len(expand(load_experiment(path)).cells))
+    assert found == CELLS[name(page)]
 
 
 def anchors(page: Path) -> set[str]:

@@ -321,7 +321,14 @@ def test_an_empty_window_has_no_attainment():
         (lambda: two().summary(n_gpus=0), "n_gpus is 0"),
         (lambda: max_rate(lambda _: 1.0, target=0.0), "target is 0.0"),
         (lambda: max_rate(lambda _: 1.0, lo=0.0), "lo is 0.0"),
-        (lambda: max_rate(lambda _: 1.0, lo=2.0, hi=2.0), "hi is 2.0"),
+        (lambda: max_rate(lambda _: 1.0, target="0.9"), "target is '0.9'"),
+        (lambda: max_rate(lambda _: 1.0, lo="1"), "lo is '1'"),
+        (lambda: max_rate(lambda _: 1.0, lo=math.nan), "lo is nan"),
+        (lambda: max_rate(lambda _: 1.0, hi=None), "hi is None"),
+        (lambda: max_rate(lambda _: 1.0, lo=2.0, hi=1.0), "lo is 2.0, but must be at most hi, which is 1.0"),
+        (lambda: percentile(two(), "ttft", "99"), "q is '99'"),
+        (lambda: attainment(two(), ttft_slo="1"), "ttft_slo is '1'"),
+        (lambda: attainment(two(), warmup=None), "warmup is None"),
         (lambda: max_rate(lambda _: 1.0, hi=math.inf), "hi is inf"),
         (lambda: max_rate(lambda _: 1.0, iters=-1), "iters is -1"),
         (lambda: max_rate(lambda _: 1.0, iters=2.5), "iters is 2.5"),
@@ -348,3 +355,8 @@ def test_max_rate_at_the_ends():
     assert max_rate(lambda _: math.nan) == 0.0
     assert max_rate(lambda _: 0.9) == 64.0
     assert max_rate(lambda rate: float(rate < 1), iters=0) == 0.05
+
+
+@pytest.mark.parametrize(("attained", "found"), [(0.9, 2.0), (0.8, 0.0), (math.nan, 0.0)])
+def test_max_rate_of_a_single_rate(attained, found):
+    assert max_rate(lambda _: attained, lo=2.0, hi=2) == found

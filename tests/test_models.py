@@ -121,6 +121,13 @@ def test_unknown_name_gets_the_closest_and_the_known(make, name, closest, known)
     assert known in message.split("nown:")[1]
 
 
+@pytest.mark.parametrize("make", ["model", "chip", "link"])
+@pytest.mark.parametrize("name", [["llama-3.1-8b"], {}, None, 3, ""])
+def test_a_name_that_is_no_string(make, name):
+    with pytest.raises(ValueError, match=f"{make}=.*: must be a string"):
+        getattr(catalogue, make)(name)
+
+
 def test_nothing_close_is_not_guessed():
     with pytest.raises(ValueError, match=r"link='zzz': is unknown; known: nvlink2"):
         catalogue.link("zzz")

@@ -134,6 +134,7 @@ def test_a_new_value_on_an_axis_changes_no_other_id():
         {"instance": {"model": "llama-3.2-3b"}},
         {"instance": {"chip": "h200-sxm"}},
         {"instance": {"tp": 2}},
+        {"instance": {"model": "llama-3-8b"}},  # the figures of llama-3.1-8b, and another name
         {"instance": {"mfu": 0.5}},
         {"scheduler": {"max_running": 100}},
         {"scheduler": {"memory": "paged"}},
@@ -143,6 +144,46 @@ def test_a_new_value_on_an_axis_changes_no_other_id():
 )
 def test_what_changes_the_answer_changes_the_id(tables):
     assert not set(ids(plan_of())) & set(ids(plan_of(**tables)))
+
+
+@pytest.fixture
+def short_trace(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0.25,5,2\n1.5,6,3\n4,7,1\n")
+    return {"kind": "trace", "path": str(path), "request_rate_rps": [1, 2]}
+
+
+def test_no_two_cells_have_the_same_id(short_trace):
+    """Even where they have the same answer."""
+    same_figures = {"model": ["llama-3-8b", "llama-3.1-8b"]}
+    plan = plan_of(instance=same_figures)
+    assert len(set(ids(plan))) == 4
+    assert [plan.select(cell.cell_id) for cell in plan.cells] == [[0], [1], [2], [3]]
+    for workload in ({"n_requests": [2, 3]}, {"spread_s": "auto", "seed": [0, 1]}):  # fine times: nothing to spread
+        traced = expand(load_experiment({**config(instance=same_figures), "workload": {**short_trace, **workload}}))
+        assert len(set(ids(traced))) == len(traced.cells) == 8
+
+
+def test_values_that_come_to_the_same_cell_are_an_error():
+    one, other = 63.0, 63.00000000000001
+    assert one != other
+    assert one / 1000 == other / 1000
+    with pytest.raises(ConfigError, match=r"cells 1 and 3 are the same: must differ, in .*ttft_ms = \[63.0, "):
+        plan_of(slo={"ttft_ms": [one, other]})
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"workload": {"request_rate_rps": [1, 1e-308]}}, "workload.request_rate_rps = 1e-308: is so small that"),
+        ({"workload": {"output": 2**31 - 1}}, "synthetic: workload: could take"),
+    ],
+)
+def test_what_the_engine_would_refuse_is_an_error_before_the_run(tables, words):
+    with pytest.raises(ConfigError) as caught:
+        plan_of(**tables)
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(f"config: {words}")
 
 
 def test_what_does_not_change_the_answer_does_not_change_the_id(monkeypatch):
@@ -281,9 +322,19 @@ def test_workers_are_started_only_where_they_end_the_run_sooner():
         return default_workers(plan_of(workload={"request_rate_rps": rates, "n_requests": n}, **tables), 4)
 
     assert workers([1, 2, 3], 100) == 1  # starting them takes longer
-    assert workers([1, 2, 3], 20_000) == 1  # one batch of three lanes takes as long as one of one
-    assert workers([1, 2, 3], 20_000, scheduler={"policy": ["mixed", "prefill_first"]}) == 2
-    assert workers(list(range(1, 2001)), 1000) == 4
+    assert workers([1], 20_000) == 1  # nothing to share
+    assert workers([1, 2], 20_000) == 2
+    assert workers([1], 20_000, scheduler={"policy": ["mixed", "prefill_first"]}) == 2
+    assert workers(list(range(1, 2001)), 8000) == 4
+
+
+def test_the_estimate_of_the_quickstart_is_near_what_it_took():
+    """Of the fit: 11 to 13 s of CPU on one core."""
+    plan = expand(load_experiment("quickstart"))
+    for workers in (1, 2):
+        batches = make_batches(plan, plan.feasible, workers)
+        assert [len(batch) for batch in batches] == [384, 192]
+        assert estimate(plan, batches, workers).cpu_s == pytest.approx(12 + workers * 1.0, rel=0.15)
 
 
 def test_estimates_grow_with_the_work_and_shrink_with_workers():

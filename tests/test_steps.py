@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -199,13 +200,15 @@ def test_values_are_plain_numbers_whatever_came_in():
     ("field", "values", "allowed"),
     [
         ("tp", [0, -1, 1.0, True, "2"], "an integer of at least 1"),
+        ("tp", [2**16 + 1, 2**63], "at most 65536"),
+        ("pp", [2**62], "at most 65536"),
         ("pp", [0, 2.5, False], "an integer of at least 1"),
-        ("mfu", [0, -0.1, 1.1, math.nan, True], "above 0 and at most 1"),
-        ("mbu", [0.0, 1.0001, math.inf], "above 0 and at most 1"),
+        ("mfu", [0, -0.1, 1.1, 1e-300, math.nan, True], "a finite number of at least 1e-06 and at most 1"),
+        ("mbu", [0.0, 1.0001, math.inf], "a finite number of at least 1e-06 and at most 1"),
         ("mem_reserve", [-0.1, 1, 1.5, math.nan], "at least 0 and below 1"),
-        ("overhead_s", [-1e-9, math.inf, math.nan, "0"], "a finite number of at least 0"),
-        ("weight_bytes", [0, -1, math.nan, True], "a positive finite number"),
-        ("kv_bytes", [0, math.inf], "a positive finite number"),
+        ("overhead_s", [-1e-9, 1e300, math.inf, math.nan, "0"], "a finite number of at least 0 and at most"),
+        ("weight_bytes", [0, -1, 1e300, math.nan, True], "a finite number of at least 0.001 and at most 1000"),
+        ("kv_bytes", [0, 1e-300, math.inf], "a finite number of at least 0.001 and at most 1000"),
         ("model", ["llama-3.1-8b", None], "a Model"),
         ("chip", ["h100-sxm"], "a Chip"),
         ("link", ["nvlink4"], "a Link"),
@@ -213,18 +216,25 @@ def test_values_are_plain_numbers_whatever_came_in():
 )
 def test_refused_fields(field, values, allowed):
     for value in values:
-        with pytest.raises(ValueError, match=f"{field}={value!r}: must be {allowed}"):
+        with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}: must be {allowed}")):
             StepModel(**({"model": LLAMA, "chip": H100} | {field: value}))
 
 
 @pytest.mark.parametrize("step", [StepModel(LLAMA, H100), ConstantStepTime(1.0)])
 def test_refused_arguments(step):
-    with pytest.raises(ValueError, match=r"prompts\[1\]=0: a prompt must have at least 1 token"):
-        step.prefill_time([5, 0])
-    with pytest.raises(ValueError, match="batch=-1: must be at least 0"):
-        step.decode_time(-1, 0)
-    with pytest.raises(ValueError, match="chunk_tokens=-2: must be at least 0"):
-        step.mixed_time(1, 5, -2, 0)
+    for length in (0, 1.9, math.nan, True, "3"):
+        with pytest.raises(ValueError, match=rf"prompts\[1\]={length!r}: must be an integer of at least 1"):
+            step.prefill_time([5, length])
+    for value in (-1, 2.5, math.nan, None):
+        with pytest.raises(ValueError, match=f"batch={value!r}: must be an integer of at least 0"):
+            step.decode_time(value, 3)
+        with pytest.raises(ValueError, match=f"ctx={value!r}: must be an integer of at least 0"):
+            step.decode_time(1, value)
+        with pytest.raises(ValueError, match=f"chunk_tokens={value!r}: must be an integer of at least 0"):
+            step.mixed_time(1, 5, value, 0)
+    for value in (-1.0, math.nan, math.inf, "1"):
+        with pytest.raises(ValueError, match=f"chunk_attn_flops={value!r}: must be a finite number of at least 0"):
+            step.mixed_time(1, 5, 2, value)
 
 
 def test_constant_step_time():
@@ -244,3 +254,27 @@ def test_transfer_of_many_prompts_at_once():
     times = kv_transfer_time(LLAMA, lengths, IB_NDR)
     assert times.tolist() == [kv_transfer_time(LLAMA, int(n), IB_NDR) for n in lengths]
     assert times[2] == close(2e-6 + 8192 * 131072 / 50e9)
+
+
+@pytest.mark.parametrize("tokens", [-5, 1.5, math.nan, True, np.array([3, -1]), np.array([1.5])])
+def test_transfer_refuses_what_is_no_number_of_tokens(tokens):
+    with pytest.raises(ValueError, match=r"prompt_tokens=.*: must (be an integer|hold integers) of at least 0"):
+        kv_transfer_time(LLAMA, tokens, IB_NDR)
+
+
+def test_transfer_names_its_other_arguments():
+    with pytest.raises(ValueError, match="link='ib-ndr': must be a Link"):
+        kv_transfer_time(LLAMA, 5, "ib-ndr")
+    with pytest.raises(ValueError, match="kv_bytes=nan: must be a positive finite number"):
+        kv_transfer_time(LLAMA, 5, IB_NDR, math.nan)
+    assert kv_transfer_time(LLAMA, 0, IB_NDR) == IB_NDR.alpha_s
+
+
+def test_steps_that_would_never_end_are_refused():
+    with pytest.raises(ValueError, match=r"seconds=1e\+308: must be at most 1e\+06"):
+        ConstantStepTime(1e308)
+    for figures in ((1e-300, 0, 1e12), (5e-324, 0, 1e12), (1e15, 0, 1e-300)):
+        with pytest.raises(ValueError, match=r"chip=Chip.*'slow'.*: a step of one token takes .* must be at most"):
+            StepModel(LLAMA, Chip("slow", *figures, 80e9))
+    with pytest.raises(ValueError, match=r"link=Link.*'slow'.*: a step of one token takes"):
+        StepModel(LLAMA, H100, tp=2, link=Link("slow", 1e300, 1e9))

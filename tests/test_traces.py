@@ -1,6 +1,7 @@
 """Reading traces: every format, every option, and every kind of bad input with its line.
 
-The files here are made up, in the forms of the public traces; tests of the traces themselves skip without ../shared.
+The files here are made up, numbers and dates too, in the forms of the public traces; no row of a public trace is in
+this repository. Tests of the traces themselves skip without ../shared.
 """
 
 import gzip
@@ -16,16 +17,16 @@ PUBLIC = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:15:46.6805900,374,44
-2023-11-16 18:15:50.9951690,396,109
-2023-11-16 18:15:51.2224670,879,55
-2023-11-16 18:15:51.3910170,91,16
+2031-03-09 07:59:58.2500000,512,40
+2031-03-09 08:00:01.0000010,60,300
+2031-03-09 08:00:01.5000000,1234,7
+2031-03-09 08:00:03.7500000,60,21
 """
 AZURE_2024 = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
-2024-05-10 23:59:59.500000+00:00,2162,5
-2024-05-11 00:00:00+00:00,2399,6
-2024-05-11 00:00:00.022314+00:00,76,15
+2032-07-04 23:59:59.500000+00:00,700,9
+2032-07-05 00:00:00+00:00,80,1
+2032-07-05 00:00:00.031250+00:00,3000,33
 """
 PLAIN = """\
 arrival_s,prompt_tokens,output_tokens
@@ -40,7 +41,7 @@ def mooncake(*rows):
     return "".join(json.dumps({**dict(zip(keys, row, strict=True)), "hash_ids": [0, 1, 2]}) + "\n" for row in rows)
 
 
-MOONCAKE = mooncake((0, 6758, 500), (0, 7322, 490), (2997, 7236, 3), (5999, 2290, 316))
+MOONCAKE = mooncake((0, 9000, 50), (0, 120, 700), (2998, 4321, 3), (6001, 80, 250))
 
 
 @pytest.fixture
@@ -72,22 +73,22 @@ def same(workload, arrival_s, prompt_tokens, output_tokens):
 
 def test_azure(write):
     workload, report = read_trace(write(AZURE))
-    same(workload, [0.0, 4.314579, 4.541877, 4.710427], [374, 396, 879, 91], [44, 109, 55, 16])
+    same(workload, [0.0, 2.750001, 3.25, 5.5], [512, 60, 1234, 60], [40, 300, 7, 21])
     assert (report.format, report.arrivals, report.rows_read, report.requests) == ("azure", "ISO 8601 times", 4, 4)
     assert workload.name == "trace"
-    assert workload.mean_rate_rps == report.mean_rate_rps == pytest.approx(3 / 4.710427)
+    assert workload.mean_rate_rps == report.mean_rate_rps == pytest.approx(3 / 5.5)
 
 
 def test_azure_2024_has_a_time_zone_and_whole_seconds(write):
     workload, report = read_trace(write(AZURE_2024))
-    same(workload, [0.0, 0.5, 0.522314], [2162, 2399, 76], [5, 6, 15])
+    same(workload, [0.0, 0.5, 0.53125], [700, 80, 3000], [9, 1, 33])
     assert report.format == "azure"
-    assert report.first_arrival == "2024-05-10 23:59:59.500000+00:00"
+    assert report.first_arrival == "2032-07-04 23:59:59.500000+00:00"
 
 
 def test_mooncake(write):
     workload, report = read_trace(write(MOONCAKE, "trace.jsonl"))
-    same(workload, [0.0, 0.0, 2.997, 5.999], [6758, 7322, 7236, 2290], [500, 490, 3, 316])
+    same(workload, [0.0, 0.0, 2.998, 6.001], [9000, 120, 4321, 80], [50, 700, 3, 250])
     assert (report.format, report.arrivals) == ("mooncake", "numbers in milliseconds")
 
 
@@ -120,7 +121,7 @@ def test_columns_can_be_named(write):
 
 def test_plain_csv_may_have_stamps_and_whole_floats(write):
     workload = load_trace(
-        write("time\tprompt_len\toutput_len\n2024-05-10T00:00:01Z\t7.0\t1e2\n2024-05-10T02:00:02+02:00\t5\t6\n")
+        write("time\tprompt_len\toutput_len\n2032-07-04T00:00:01Z\t7.0\t1e2\n2032-07-04T02:00:02+02:00\t5\t6\n")
     )
     same(workload, [0.0, 1.0], [7, 5], [100, 6])
 
@@ -137,13 +138,13 @@ def test_parquet(tmp_path):
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_parquet_stamps_are_exact(tmp_path, unit):
-    stamps = np.array(["2024-05-10T00:00:00", "2024-05-10T00:00:01"], f"datetime64[{unit}]")
+    stamps = np.array(["2032-07-04T00:00:00", "2032-07-04T00:00:01"], f"datetime64[{unit}]")
     stamps[1] += 1  # of the unit
     path = parquet(tmp_path / "t.parquet", timestamp=stamps, prompt_tokens=[5, 6], output_tokens=[7, 8])
     workload, report = read_trace(path)
     assert workload.arrival_s[1] == 1 + {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
     assert report.arrivals == "timestamps"
-    assert report.first_arrival.startswith("2024-05-10")
+    assert report.first_arrival.startswith("2032-07-04")
 
 
 def test_the_content_decides_not_the_name(write, tmp_path):
@@ -279,9 +280,10 @@ GOOD = "1,10,10\n"
         ("1,10,inf", "output_tokens = 'inf' is not finite"),
         ("1,10.5,10", "prompt_tokens = '10.5' is not a whole number"),
         ("1,10,99999999999999999999", "output_tokens = '99999999999999999999' is too large"),
+        ("1,2147483648,10", "prompt_tokens = '2147483648' is too large"),
         ("nan,10,10", "arrival_s = 'nan' is not finite"),
         ("later,10,10", "arrival_s = 'later' is not a number"),
-        ("2024-05-10 00:00:00,10,10", "arrival_s = '2024-05-10 00:00:00' is not a number"),
+        ("2032-07-04 00:00:00,10,10", "arrival_s = '2032-07-04 00:00:00' is not a number"),
         ("x,y,z", "arrival_s = 'x' is not a number"),
         ("1,10", "has 2 fields, and the header has 3"),
         ("1", "has 1 field, and the header has 3"),
@@ -296,7 +298,7 @@ def test_bad_rows_of_csv(write, row, reason, before):
     with pytest.raises(ValueError, match="on_bad") as error:
         load_trace(path)
     # With nothing before it, the odd arrival may be the first of its kind; then it is the others that are odd.
-    if before or not row.startswith("2024"):
+    if before or not row.startswith("2032"):
         assert str(error.value).startswith(f"{path}, line {before + 2}: {reason}")
         workload, report = read_trace(path, on_bad="skip")
         assert (len(workload), report.rows_read, list(report.skipped.values())) == (before + 3, before + 4, [1])
@@ -310,12 +312,12 @@ def test_bad_rows_of_csv(write, row, reason, before):
         ("yesterday,1,1", "TIMESTAMP = 'yesterday' is not an ISO 8601 time"),
         ("17.5,1,1", "TIMESTAMP = '17.5' is not an ISO 8601 time"),
         (",1,1", "TIMESTAMP = '' is empty"),
-        ("2023-11-16 25:00:00,1,1", "TIMESTAMP = '2023-11-16 25:00:00' is not an ISO 8601 time"),
+        ("2031-03-09 25:00:00,1,1", "TIMESTAMP = '2031-03-09 25:00:00' is not an ISO 8601 time"),
         (
-            "2023-11-16 18:00:00+00:00,1,1",
-            "TIMESTAMP = '2023-11-16 18:00:00+00:00' has a time zone, unlike the first row",
+            "2031-03-09 18:00:00+00:00,1,1",
+            "TIMESTAMP = '2031-03-09 18:00:00+00:00' has a time zone, unlike the first row",
         ),
-        ("2023-11-16 18:15:51,1,0", "GeneratedTokens = '0' is below 1"),
+        ("2031-03-09 08:00:01,1,0", "GeneratedTokens = '0' is below 1"),
     ],
 )
 def test_bad_rows_of_azure(write, row, reason):
@@ -325,7 +327,7 @@ def test_bad_rows_of_azure(write, row, reason):
         load_trace(path)
     assert str(error.value).startswith(f"{path}, line 4: {reason}")
     workload, report = read_trace(path, on_bad="skip")
-    same(workload, [0.0, 4.314579, 4.541877, 4.710427], [374, 396, 879, 91], [44, 109, 55, 16])
+    same(workload, [0.0, 2.750001, 3.25, 5.5], [512, 60, 1234, 60], [40, 300, 7, 21])
     assert report.format == "azure"
 
 
@@ -349,7 +351,7 @@ def test_bad_rows_of_mooncake(write, row, reason):
     with pytest.raises(ValueError, match="line 4") as error:
         load_trace(path)
     assert str(error.value).startswith(f"{path}, line 4: {reason}")
-    same(load_trace(path, on_bad="skip"), [0.0, 0.0, 2.997, 5.999], [6758, 7322, 7236, 2290], [500, 490, 3, 316])
+    same(load_trace(path, on_bad="skip"), [0.0, 0.0, 2.998, 6.001], [9000, 120, 4321, 80], [50, 700, 3, 250])
 
 
 def test_a_file_cut_short(write):

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servesweep.samples import conversation_workload
 from servesweep.workloads import LognormalLen, Workload, lognormal_len, make_workload
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/serving/workloads.json").read_text())["rows"]
@@ -203,7 +205,12 @@ GOOD = {"arrival_s": [0.0, 1.0], "prompt_tokens": [1, 2], "output_tokens": [3, 4
         ("prompt_tokens", [1.0, math.nan], r"prompt_tokens\[1\]=nan: must be an integer"),
         ("prompt_tokens", [True, True], "prompt_tokens holds bool: must hold integers"),
         ("prompt_tokens", [1, 2, 3], "have 2, 3 and 2 entries"),
-        ("output_tokens", np.array([1, 2**63], np.uint64), r"output_tokens\[1\]=9223372036854775808: .* below 2\*\*63"),
+        (
+            "output_tokens",
+            np.array([1, 2**63], np.uint64),
+            r"output_tokens\[1\]=9223372036854775808: .* at most 2147483647",
+        ),
+        ("prompt_tokens", [1, 2**31], r"prompt_tokens\[1\]=2147483648: must be an integer .* at most 2147483647"),
         ("output_tokens", [1, None], "output_tokens holds object"),
         ("rate_rps", 0.0, "rate_rps=0.0: must be a positive finite number"),
         ("name", "", "name='': must be a string"),
@@ -219,16 +226,20 @@ def test_refused_workloads(field, value, message):
     [
         ("n", [-1, 2.0, True], "an integer of at least 0"),
         ("rate", [0, -1.0, math.nan, math.inf, True, "1"], "a positive finite number"),
-        ("cv", [0, -1.0, math.nan, math.inf], "a positive finite number"),
+        ("cv", [0, -1.0, math.nan, math.inf, 1e-200, 1e200], "a finite number of at least 0.001 and at most 1000"),
         ("prompt", [0, -5, 1.5, True, None], "an integer of at least 1"),
         ("output", [0, 2.0], "an integer of at least 1"),
+        ("n", [10**12], "at most 100000000"),
+        ("prompt", [2**31, 2**63], "at most 2147483647"),
+        ("output", [2**31], "at most 2147483647"),
+        ("rate", [10**400], "a positive finite number"),
         ("seed", [-1, 1.0, True, None], "an integer of at least 0"),
         ("arrivals", ["gamma", None], "one of poisson, uniform, bursty"),
     ],
 )
 def test_refused_arguments(field, values, allowed):
     for value in values:
-        with pytest.raises(ValueError, match=f"{field}={value!r}: must be {allowed}"):
+        with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}: must be {allowed}")):
             make_workload(**({"n": 3, "rate": 1.0, "prompt": 5, "output": 5} | {field: value}))
 
 
@@ -237,7 +248,9 @@ def test_refused_arguments(field, values, allowed):
     [
         ((0, 1.0, 1, 2), "mean=0: must be a positive finite number"),
         ((math.inf, 1.0, 1, 2), "mean=inf: must be a positive finite number"),
-        ((5, -1.0, 1, 2), "sigma=-1.0: must be a finite number of at least 0"),
+        ((5, -1.0, 1, 2), "sigma=-1.0: must be a finite number of at least 0 and at most 10"),
+        ((5, 1e200, 1, 2), r"sigma=1e\+200: must be a finite number of at least 0 and at most 10"),
+        ((5, 1.0, 1, 2**31), "hi=2147483648: must be at most 2147483647"),
         ((5, 1.0, 3, 2), "lo=3: must be at most hi=2"),
         ((5, 1.0, -1, 2), "lo=-1: must be an integer of at least 0"),
         ((5, 1.0, 0, 0), "hi=0: must be an integer of at least 1"),
@@ -253,3 +266,32 @@ def test_refused_distributions(args, message):
 def test_refused_rates(rate):
     with pytest.raises(ValueError, match=f"rate={rate!r}: must be a positive finite number"):
         make_workload(3, 1.0, 5, 5).at_rate(rate)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "uniform", "bursty"])
+@pytest.mark.parametrize("rate", [5e-324, 1e-308])
+def test_rates_at_which_requests_would_never_arrive(arrivals, rate):
+    message = f"rate={rate!r}: is so small that the last request would never arrive"
+    with pytest.raises(ValueError, match=message):
+        make_workload(300, rate, 5, 5, 0, arrivals)
+    with pytest.raises(ValueError, match=message):
+        conversation_workload(300, rate)
+    with pytest.raises(ValueError, match=message):
+        make_workload(300, 1.0, 5, 5, 0, arrivals).at_rate(rate)
+    assert make_workload(300, 1e-300, 5, 5, 0, arrivals).arrival_s[-1] == pytest.approx(3e302, rel=0.5)
+
+
+def test_rates_that_are_too_large_to_scale_by():
+    with pytest.raises(ValueError, match=r"rate_rps=1e\+300: is so large that the last request would never arrive"):
+        Workload([0.0, 1e10], [1, 1], [1, 1], rate_rps=1e300).at_unit_rate()
+    assert math.isnan(Workload([0.0, 5e-324], [1, 1], [1, 1]).mean_rate_rps)  # 1 / 5e-324 is no finite rate
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "bursty"])
+@pytest.mark.parametrize("cv", [1e-3, 1e3])
+def test_the_widest_distributions_that_are_allowed_can_be_drawn(arrivals, cv):
+    widest = lognormal_len(2**31 - 1, 10, 0, 2**31 - 1)
+    workload = make_workload(1000, 1.0, widest, 2**31 - 1, 0, arrivals, cv)
+    assert np.isfinite(workload.arrival_s).all()
+    assert workload.prompt_tokens.min() == 1
+    assert workload.output_tokens.max() == 2**31 - 1
