@@ -48,7 +48,10 @@ def simulate(
     ValueError for a value that is not allowed, TypeError for one that is not an integer where an integer is due; both
     name it, before anything runs.
     """
-    requests = list(requests)
+    try:
+        requests = list(requests)
+    except TypeError:
+        raise TypeError(f"requests is a {type(requests).__name__}: must be a list of Request") from None
     _check(requests, max_running, block_size, num_blocks, token_budget)
     if log is not None and not isinstance(log, list):
         raise TypeError(f"log={log!r}: must be a list, not {type(log).__name__}")
@@ -96,7 +99,9 @@ def _check(requests: list[Request], max_running: Any, block_size: Any, num_block
         if token_budget < max_running:
             raise ValueError(f"token_budget={token_budget!r}: must be at least max_running={max_running!r}")
     seen: set[str] = set()
-    for request in requests:
+    for position, request in enumerate(requests):
+        if not isinstance(request, Request):
+            raise TypeError(f"requests[{position}] is a {type(request).__name__}: must be a Request")
         name = f"request {request.rid!r}: "
         if not isinstance(request.rid, str):
             raise TypeError(f"{name}rid must be a string, not {type(request.rid).__name__}")

@@ -94,3 +94,17 @@ def test_rids_and_log_are_checked_before_anything_runs() -> None:
         simulate([Request(1, 0, 4, 3)], 2)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="log="):
         simulate([ONE], 2, log=())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"requests\[1\] is a tuple"):
+        simulate([ONE, ("B", 0, 4, 3)], 2)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="requests is a Request"):
+        simulate(ONE, 2)  # type: ignore[arg-type]
+
+
+def test_more_prompt_pieces_than_steps_are_counted_are_refused() -> None:
+    with pytest.raises(ValueError, match="could take 2147483648 steps"):
+        simulate([Request("A", 0, 2**31 - 1, 1)], 1, token_budget=1)
+    assert simulate([Request("A", 0, 10**9, 2)], 1, token_budget=7)["A"]["finish"] == -(-(10**9) // 7)
+
+
+def test_large_block_numbers() -> None:
+    assert simulate([ONE], 1, block_size=10**30, num_blocks=1) == DONE
