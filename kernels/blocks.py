@@ -73,8 +73,7 @@ def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
 
 def steps_until_full(engine: Engine, lanes: Ints, tick: Ints, free: Floats) -> Floats:
     """Steps from `tick` on whose growth fits into `free` blocks: whole turns of block_size steps, in which every
-    decoding request
-    grows once, then the residues in turn. All [n]."""
+    decoding request grows once, then the residues in turn. All [n]."""
     p, s = engine.params, engine.state
     size, decoding = p.block_size[lanes], s.decoding[lanes]
     turns = np.floor(free / decoding)

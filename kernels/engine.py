@@ -67,7 +67,7 @@ class Engine:
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.communicates = bool(params.coefficients[:, 5:].any())
         c = StepCoefficients(*params.coefficients.T)
-        most_compute = c.compute_per_token_s * params.max_running
+        most_compute = c.compute_per_token_s * np.minimum(params.max_running, params.n)
         at_memory = (most_compute <= c.memory_fixed_s) & (c.compute_per_context_s <= c.memory_per_token_s)
         self.memory_bound = not self.communicates and bool(np.all(at_memory))  # all steps that only decode
         self.preempted = False  # whether a request was ever preempted
@@ -193,8 +193,7 @@ class Engine:
     def _without_preemption(self, lanes: Ints) -> Floats:
         """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps
         that emit their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A
-        preempted request emits each
-        token once all the same, from as many tokens. [3, n]"""
+        preempted request emits each token once all the same, from as many tokens. [3, n]"""
         p, t = self.params, self.traffic
         rows, which = np.unique(np.stack([p.row[lanes], p.block_size[lanes], p.n[lanes]]), axis=1, return_inverse=True)
         sums = np.zeros((3, rows.shape[1]))

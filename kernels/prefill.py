@@ -122,9 +122,8 @@ def prefill(engine: Engine) -> None:
 
 
 def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, Floats, Floats]:
-    """First request that this step's fresh prefills do not complete, their tokens and attention pairs; keeps how far
-    that request
-    is. All [L]."""
+    """The first request that this step's fresh prefills do not complete, and their tokens and attention pairs; keeps how
+    far that request is. All [L]."""
     p, s, t = engine.params, engine.state, engine.traffic
     first, row = s.first_prefill, p.row
     fresh = active

@@ -39,8 +39,8 @@ def simulate(
     max_running   most requests that run at a time
     block_size    tokens of a KV block, num_blocks how many there are; both or none (unlimited memory)
     token_budget  most tokens processed in a step, decoding requests first; None: prompts run whole
-    log           a list that gets one dict a step from 0 to the last finish: step, running, emitted, tokens,
-    blocks_used
+    log           a list that gets one dict a step from 0 to the last finish, with the integers step, running, emitted,
+                  tokens and blocks_used
 
     Returns {rid: {"first_token": step, "finish": step, "preemptions": n}} in the order of `requests`. It is the engine
     that runs sweeps, with one lane and steps of one second. The order of events inside a step is in docs/scheduler.md.

@@ -214,14 +214,14 @@ def run_scheduler(
     block_size: int | None = None,
     num_blocks: int | None = None,
     token_budget: int | None = None,
-    max_tokens: int | None = None,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
     memory: str | None = None,
     on_reject: str = "reject",
 ) -> Result:
     """One instance with the given batching policy; see Lane for the options, which must all have an effect.
 
     memory     "paged" or "unlimited"; None: paged if block_size is given, else unlimited
-    max_tokens None: 4096
+    max_tokens of `prefill_first`; under another policy any value but the default is an error
     on_reject  what to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`;
                "error" raises ValueError naming the first of them
 
@@ -235,7 +235,8 @@ def run_scheduler(
         raise ValueError("block_size=None: paged memory needs a block size")
     if memory == "unlimited" and block_size is not None:
         raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
-    lane = Lane(workload, step, policy, max_running, block_size, num_blocks, token_budget, max_tokens)
+    batch_tokens = None if policy != "prefill_first" and max_tokens == DEFAULT_MAX_TOKENS else max_tokens
+    lane = Lane(workload, step, policy, max_running, block_size, num_blocks, token_budget, batch_tokens)
     if on_reject == "error":
         needed = workload.prompt_tokens + workload.output_tokens - 1
         for position in (needed > lane.capacity_tokens).nonzero()[0][:1]:
