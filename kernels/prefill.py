@@ -122,7 +122,7 @@ def prefill(engine: Engine) -> None:
 
 
 def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, Floats, Floats]:
-    """The first request that this step's fresh prefills do not complete, and their tokens and attention pairs; keeps how
+    """The first request that this step's fresh prefills do not complete, their tokens and attention pairs; keeps how
     far that request is. All [L]."""
     p, s, t = engine.params, engine.state, engine.traffic
     first, row = s.first_prefill, p.row
