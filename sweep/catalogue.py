@@ -12,6 +12,7 @@ _MODEL_FIELDS = (
     *("tied_embeddings", "gated_mlp"),
 )
 _CHIP_FIELDS = ("bf16_flops", "fp8_flops", "mem_bytes_per_s", "mem_bytes")
+_USUAL = "nvlink4"  # the link of a StepModel, if none is given
 _LINK_FIELDS = ("alpha_s", "bytes_per_s")
 
 
@@ -66,7 +67,7 @@ def _link(name: str) -> Link:
 def _entry(kind: str, name: str, fields: tuple[str, ...]) -> dict[str, Any]:
     entries = _file(f"{kind}s")[f"{kind}s"]
     if name not in entries:
-        raise ValueError(f"{kind}={name!r}: is unknown{nearest(name, entries)}")
+        raise ValueError(f"{kind}={name!r}: is unknown{nearest(name, entries, _USUAL)}")
     return {field: entries[name][field] for field in fields}
 
 

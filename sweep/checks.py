@@ -55,10 +55,17 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the closest one, and all of them."""
+def nearest(name: Any, known: Iterable[str], usual: str = "") -> str:
+    """The end of a message about an unknown name: the closest one (of several, the usual one), and all of them."""
     known = list(known)
-    close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    text = str(name).lower()
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    if (
+        close
+        and usual in known
+        and len({difflib.SequenceMatcher(None, x, text).ratio() for x in (close[0], usual)}) == 1
+    ):
+        close = [usual]
     return f'; did you mean "{close[0]}"? Known: {", ".join(known)}' if close else f"; known: {', '.join(known)}"
 
 

@@ -54,7 +54,16 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(plan, options)
 
-    from .reporting import best_by_policy, best_json, print_best, slo_words, verdict, workload_texts, workloads_text
+    from .reporting import (
+        best_by_policy,
+        best_json,
+        print_best,
+        rejections,
+        slo_words,
+        verdict,
+        workload_texts,
+        workloads_text,
+    )
     from .runner import run_plan
 
     if not options.quiet:
@@ -62,6 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     run = run_plan(plan, workers=options.workers, out=options.out, progress=not options.quiet)
     best = best_by_policy(run.df)
     line = verdict(best, slo_words(run.df))
+    warning = rejections(run.df)
     if options.json:
         _print_json(
             {
@@ -71,11 +81,14 @@ def _run(options: argparse.Namespace) -> int:
                 "wall_s": round(run.wall_s, 2),
                 "best": best_json(best),
                 "verdict": line,
+                "warning": warning,
             }
         )
     else:
         print_best(best)
         print(line)
+        if warning is not None:
+            print(f"Warning: {warning}")
     if not options.quiet:
         parts = [f"{count:,} {name}" for name, count in run.counts.items() if count and name != "ok"]
         _say(f"{', '.join(parts)}; {run.wall_s:.1f} s; tables in {run.directory}")
@@ -90,8 +103,9 @@ def _run(options: argparse.Namespace) -> int:
 def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     from .batches import estimate, make_batches
     from .reporting import plan_json, plan_text
-    from .runner import choose_workers
+    from .runner import check_directory, choose_workers, output_directory
 
+    check_directory(output_directory(plan.experiment, options.out))
     workers = choose_workers(plan, options.workers)
     facts = plan_json(plan, estimate(plan, make_batches(plan, plan.feasible, workers), workers), workers)
     if options.json:

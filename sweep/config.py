@@ -6,13 +6,13 @@ in `experiment_file`; what the axes multiply to is in `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from . import catalogue
-from .checks import MAX_TOKENS
+from .checks import MAX_TOKENS, nearest
 from .scheduler import MEMORIES, POLICIES
 from .steps import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
 from .trace_formats import FORMATS
@@ -193,7 +193,11 @@ TABLES: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment. `source`: the file that it came from, for messages."""
+    """A checked experiment.
+
+    source   the file that it came from, for messages
+    origins  for keys that came from elsewhere, such as ("output", "steps"): from where, such as "--steps"
+    """
 
     name: str
     workload: WorkloadTable
@@ -202,6 +206,16 @@ class Experiment:
     slo: SloTable = SloTable()
     output: OutputTable = OutputTable()
     source: str = "config"
+    origins: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+
+    def place(self, table: str, key: str) -> str:
+        """Where the value of a key came from, for messages."""
+        return self.origins.get((table, key), self.source)
+
+    def with_options(self, *tables: str) -> str:
+        """The source, and the keys of some tables that came from elsewhere, for messages about none in particular."""
+        keys = [f"{origin} {'.'.join(path)}" for path, origin in self.origins.items() if path[0] in tables]
+        return f"{self.source} with {', '.join(keys)}" if keys else self.source
 
     def tables(self) -> dict[str, Any]:
         """The experiment as plain tables, defaults filled in, which give the same experiment when they are read again.
@@ -226,6 +240,24 @@ def in_use(table: Any, name: str) -> bool:
     return in_use(table, needs.key) and any(
         needs.test(value) for value in (held if isinstance(held, tuple) else (held,))
     )
+
+
+def conditions(selection: str) -> list[tuple[str, str]]:
+    """Column and value of each condition of a choice of cells; empty where it is "all" or ids of cells."""
+    parts = [part.partition("=") for part in selection.split(",")]
+    return [(column.strip(), value.strip()) for column, _, value in parts] if all(part[1] for part in parts) else []
+
+
+def check_columns(selection: str) -> None:
+    """ValueError for a choice of cells by a column that is no parameter."""
+    columns = [
+        *("cell_id", "workload", "arrivals", "cv", "n_requests", "seed", "request_rate_rps", "system", "n_gpus"),
+        *(f.name for table in (InstanceTable, SchedulerTable) for f in fields(table)),
+        *("ttft_slo_s", "tpot_slo_s", "warmup", "cooldown"),
+    ]
+    for column, _ in conditions(selection):
+        if column not in columns:
+            raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from .config import (
     Experiment,
     Key,
     WorkloadTable,
+    check_columns,
     in_use,
     key_names,
     key_of,
@@ -36,7 +37,7 @@ def load_experiment(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,
     trace: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Sequence[str] | Mapping[str, Any] = (),
     requests: str | None = None,
     steps: str | None = None,
 ) -> Experiment:
@@ -44,8 +45,9 @@ def load_experiment(
 
     config    a TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`
     trace     a trace file that takes the place of the experiment's own workload; its request rates stay
-    settings  "key=value" texts that replace single keys; the value is TOML, a bare word is a string, and no value
-              removes the key. Other keys of the experiment that lose their effect by it are left out
+    settings  values that replace those of single keys: a dict such as {"policy": "mixed", "slo.ttft_ms": [200, 500]},
+              in which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string,
+              and no value removes the key. Other keys of the experiment that lose their effect by it are left out
     requests, steps    take the place of the keys of [output]
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
@@ -68,8 +70,14 @@ def load_experiment(
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
         tables["workload"] = _on_trace(tables["workload"], trace)
         reader.places["workload", "path"] = "--trace"
-    for setting in settings:
-        reader.set(tables, setting)
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            reader.set(tables, str(key), value, f"settings: {key!r}", "settings")
+    elif isinstance(settings, str) or not all(isinstance(setting, str) for setting in settings):
+        raise ConfigError([f"settings={settings!r}: must be a dict of keys and values, or a list of 'key=value' texts"])
+    else:
+        for setting in settings:
+            reader.parse(tables, setting)
     for key, selection in (("requests", requests), ("steps", steps)):
         if selection is not None and isinstance(tables.setdefault("output", {}), dict):
             tables["output"][key] = selection
@@ -156,22 +164,36 @@ class _Reader:
     def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
         self.problem(path, f" = {_toml(value)}: {allowed}")
 
-    def set(self, tables: dict[str, Any], setting: str) -> None:
-        """Apply one "key=value"; the key may leave out its table."""
+    def parse(self, tables: dict[str, Any], setting: str) -> None:
+        """Apply one "key=value"."""
         key, equals, text = (part.strip() for part in setting.partition("="))
+        try:
+            value = tomllib.loads(f"value = {text}")["value"] if text else None
+        except ValueError as error:
+            if text[0] in "[{\"'":  # meant as TOML; anything else is a bare word
+                hint = "strings in a list or a table must be quoted, as in " + (
+                    '\'policy=["mixed", "chunked"]\'' if text[0] == "[" else "'columns={prompt_tokens = \"in\"}'"
+                )
+                self.problems.append((0, f"--set {setting}: is not valid TOML ({error}): {hint}"))
+                return
+            value = text
+        self.set(tables, key if equals else "", value, f"--set {setting}", "--set")
+
+    def set(self, tables: dict[str, Any], key: str, value: Any, what: str, place: str) -> None:
+        """Replace one key, which may leave out its table; None removes it."""
         path = tuple(key.split("."))
         if len(path) == 1 and key != "name":
             path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
-        if not equals or len(path) > 2 or path[0] not in ("name", *TABLES):
+        if len(path) > 2 or path[0] not in ("name", *TABLES) or (path[0] in TABLES and len(path) == 1):
             known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
-            self.problems.append((0, f"--set {setting}: must be key=value with a known key{nearest(path[-1], known)}"))
+            wanted = path[-1] or what.removeprefix("--set ")
+            must = "must be key=value with a known key" if place == "--set" else "must be a known key"
+            self.problems.append((0, f"{what}: {must}{nearest(wanted, known)}"))
             return
-        try:
-            value = tomllib.loads(f"value = {text}")["value"] if text else None
-        except ValueError:
-            value = text
         table = tables if len(path) == 1 else tables.setdefault(path[0], {})
-        self.places[path] = "--set"
+        self.places[path] = place
+        if not isinstance(table, dict):  # reported when the table is read
+            return
         if value is None:
             table.pop(path[-1], None)
         else:
@@ -190,7 +212,7 @@ class _Reader:
         self.across(read, tables)
         if self.problems:
             raise ConfigError([text for _, text in sorted(self.problems, key=lambda problem: problem[0])])
-        return Experiment(name=name, source=self.source, **read)
+        return Experiment(name=name, source=self.source, origins=self.places, **read)
 
     def table(self, table: str, entries: Any) -> Any:
         """One table as its dataclass. A value that is wrong is left at the default, so that other checks can go on."""
@@ -343,7 +365,10 @@ class _Reader:
             if workload.path is None:
                 self.problem(("workload", "path"), ' is missing: kind = "trace" needs a file, here or by --trace')
             elif not workload.path.is_file():
-                self.wrong(("workload", "path"), str(workload.path), "no such file")
+                reason = "no such file" if not workload.path.exists() else "is no regular file"
+                if workload.path.is_dir():
+                    reason = "is a directory: must be a file"
+                self.wrong(("workload", "path"), str(workload.path), reason)
         if workload.kind == "trace" and self.sound("workload", "start_s", "end_s", "spread_s"):
             if workload.spread_s is None and "seed" in tables["workload"]:
                 self.wrong(
@@ -356,6 +381,11 @@ class _Reader:
             if budget < running:
                 allowed = f"must be at least max_running = {running}, a token for each running request"
                 self.wrong(("scheduler", "token_budget"), budget, allowed)
+        for key, selection in vars(read["output"]).items():
+            try:
+                check_columns(selection or "all")
+            except ValueError as error:
+                self.problem(("output", key), f" = {error}")
         if self.sound("slo", "warmup", "cooldown") and slo.warmup + slo.cooldown >= 1:
             self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
 

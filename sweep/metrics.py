@@ -118,8 +118,9 @@ def attainment(
         A share in [0, 1]; NaN when the window is empty.
 
     Raises:
-        ValueError: a negative SLO, or a share outside [0, 1).
+        ValueError: no Result, a negative SLO, or a share outside [0, 1].
     """
+    _check_result(result)
     for name, limit in (("ttft_slo", ttft_slo), ("tpot_slo", tpot_slo)):
         if limit is not None and not (_is_number(limit) and limit >= 0):
             raise ValueError(f"{name} is {limit!r}, but must be seconds, at least 0, or None for no check")
@@ -145,12 +146,13 @@ def percentile(result: Result, name: str, q: float, warmup: float = 0.2, cooldow
         Seconds; NaN when no request of the window has the value.
 
     Raises:
-        ValueError: an unknown name, q outside [0, 100], or a share outside [0, 1).
+        ValueError: no Result, an unknown name, q that is not one number from 0 to 100, or a share outside [0, 1].
     """
+    _check_result(result)
     if name not in LATENCIES:
         raise ValueError(f"name is {name!r}, but must be one of {', '.join(LATENCIES)}")
     if not (_is_number(q) and 0 <= q <= 100):
-        raise ValueError(f"q is {q!r}, but must be a percentage from 0 to 100")
+        raise ValueError(f"q is {q!r}, but must be one percentage from 0 to 100")
     _check_shares(warmup, cooldown)
     lanes = one_lane(result)
     values, count = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown).sorted(_LATENCY[name](lanes))
@@ -163,7 +165,8 @@ def max_rate(
     """The largest request rate whose attainment is at least `target`, by bisection at the geometric mean.
 
     Args:
-        run: the attainment at a rate (requests/s); NaN counts as a miss.
+        run: the attainment at a rate (requests/s). NaN, the attainment of a window without requests, is not at least
+            the target: it counts as a miss.
         target: the share asked for, in (0, 1].
         lo, hi: the rates searched between; lo may be hi.
         iters: halvings; each costs one call of `run`, after two for the ends.
@@ -172,7 +175,7 @@ def max_rate(
         Requests/s: 0 when `lo` misses the target, `hi` when `hi` meets it, else the lower end of the last interval.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, or a `run` that does not return a number.
     """
     if not (_is_number(target) and 0 < target <= 1):
         raise ValueError(f"target is {target!r}, but must be a share above 0 and at most 1")
@@ -183,13 +186,20 @@ def max_rate(
         raise ValueError(f"lo is {lo!r}, but must be at most hi, which is {hi!r}")
     if isinstance(iters, bool) or not isinstance(iters, (int, np.integer)) or iters < 0:
         raise ValueError(f"iters is {iters!r}, but must be a whole number of halvings, at least 0")
-    if not run(lo) >= target:
+
+    def is_met(rate: float) -> bool:
+        attained = run(rate)
+        if not _is_number(attained):
+            raise ValueError(f"run({rate!r}) is {attained!r}, but must be an attainment: a share of requests")
+        return bool(attained >= target)
+
+    if not is_met(lo):
         return 0.0
-    if run(hi) >= target:
+    if is_met(hi):
         return float(hi)
     for _ in range(iters):
         middle = math.sqrt(lo * hi)
-        if run(middle) >= target:
+        if is_met(middle):
             lo = middle
         else:
             hi = middle
@@ -219,7 +229,7 @@ def measures(
         float64 arrays with NaN where a measure does not exist; int64 for counts.
 
     Raises:
-        ValueError: a negative SLO, a share outside [0, 1), fewer than one GPU.
+        ValueError: a negative SLO, a share outside [0, 1], fewer than one GPU.
     """
     lanes = len(results.n_requests)
     ttft_limit, tpot_limit = _slo("ttft_slo_s", ttft_slo_s, lanes), _slo("tpot_slo_s", tpot_slo_s, lanes)
@@ -341,7 +351,10 @@ def _chunks(lanes: int, width: int) -> Iterator[slice]:
 
 def _slo(name: str, value: float | FloatArray | None, lanes: int) -> FloatArray:
     """One limit a lane, float64 [lanes], NaN where nothing is checked."""
-    limit = np.asarray(np.nan if value is None else value, dtype=np.float64)
+    try:
+        limit = np.asarray(np.nan if value is None else value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, but must be seconds, at least 0, or None for no check") from None
     if np.any(limit < 0):
         raise ValueError(f"{name} is {np.nanmin(limit):g}, but must be seconds, at least 0, or None for no check")
     return np.broadcast_to(limit, (lanes,))
@@ -351,7 +364,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _check_result(result: object) -> None:
+    from .results import Result
+
+    if not isinstance(result, Result):
+        raise ValueError(f"result is of type {type(result).__name__}, but must be a Result, as run_scheduler returns")
+
+
 def _check_shares(warmup: float, cooldown: float) -> None:
     for name, share in (("warmup", warmup), ("cooldown", cooldown)):
-        if not (_is_number(share) and 0 <= share < 1):
-            raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1)")
+        if not (_is_number(share) and 0 <= share <= 1):
+            raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1]")

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import catalogue
-from .checks import nearest
 from .config import (
     TABLES,
     ConfigError,
@@ -24,7 +23,10 @@ from .config import (
     InstanceTable,
     SchedulerTable,
     WorkloadTable,
+    check_columns,
+    conditions,
     in_use,
+    key_names,
     key_of,
 )
 from .hardware import Chip, Link, Model
@@ -122,27 +124,25 @@ class Plan:
         parts = [part.strip() for part in selection.split(",")]
         if parts == ["all"]:
             return list(range(len(self.cells)))
-        if all("=" in part for part in parts):
-            return self._where(selection, [tuple(map(str.strip, part.split("=", 1))) for part in parts])
+        if conditions(selection):
+            return self._where(selection)
         chosen = set()
         for part in parts:
             found = [at for at, cell in enumerate(self.cells) if part and cell.cell_id.startswith(part)]
             if len(found) != 1:
+                many = f"{len(found)} cell ids begin" if found else "no cell id begins"
                 raise ValueError(
-                    f"{selection!r}: {part!r} is the beginning of {len(found)} cell ids, not of one: must be "
+                    f"{selection!r}: {many} with {part!r}: must be "
                     '"all", cell ids, or conditions such as policy=chunked,block_size=16'
                 )
             chosen.update(found)
         return sorted(chosen)
 
-    def _where(self, selection: str, conditions: list[tuple[str, ...]]) -> list[int]:
+    def _where(self, selection: str) -> list[int]:
+        check_columns(selection)
         wanted: dict[str, list[str]] = {}
-        for column, value in conditions:
+        for column, value in conditions(selection):
             wanted.setdefault(column, []).append(value)
-        columns = self.cells[0].columns()
-        for column in wanted:
-            if column not in columns:
-                raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
         found = []
         for at, cell in enumerate(self.cells):
             values = cell.columns()
@@ -175,7 +175,8 @@ def expand(experiment: Experiment) -> Plan:
     ]
     if all(setup.infeasible for setup in setups):
         reasons = dict.fromkeys(setup.infeasible for setup in setups)
-        raise ConfigError([f"{experiment.source}: no cell can run: {reason}" for reason in reasons])
+        where = experiment.with_options("instance", "scheduler")
+        raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
     slos = [
         {
             "ttft_slo_s": None if ttft is None else ttft / 1000,
@@ -199,7 +200,7 @@ def expand(experiment: Experiment) -> Plan:
         try:
             plan.select(selection if selection is not None else "all")
         except ValueError as error:
-            problems.append(f"{experiment.source}: output.{key} = {error}")
+            problems.append(f"{experiment.place('output', key)}: output.{key} = {error}")
     if problems:
         raise ConfigError(problems)
     return plan
@@ -219,9 +220,10 @@ def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float
 
 def _check_rates(experiment: Experiment, traffics: list[Traffic]) -> None:
     """ConfigError for rates at which a request would never arrive."""
+    where = experiment.place("workload", "request_rate_rps")
     last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
     problems = [
-        f"{experiment.source}: workload.request_rate_rps = {rate!r}: is so small that the last request never arrives"
+        f"{where}: workload.request_rate_rps = {rate!r}: is so small that the last request never arrives"
         for rate in experiment.workload.request_rate_rps
         if not math.isfinite(last_s / rate)
     ]
@@ -236,7 +238,8 @@ def _repeated(plan: Plan) -> list[str]:
         before = first.setdefault(cell.cell_id, at)
         if before != at:
             axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
-            return [f"{plan.experiment.source}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
+            where = plan.experiment.with_options("workload", "instance", "scheduler", "slo")
+            return [f"{where}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
     return []
 
 
@@ -248,7 +251,8 @@ def _refused(plan: Plan) -> list[str]:
         try:
             cell.lane()
         except ValueError as error:
-            problems.append(f"{plan.experiment.source}: {cell.traffic.columns['workload']}: {error}")
+            where = plan.experiment.with_options("instance", "scheduler")
+            problems.append(f"{where}: {cell.traffic.columns['workload']}: {error}")
     return list(dict.fromkeys(problems))
 
 
@@ -332,8 +336,14 @@ def _traffics(experiment: Experiment) -> list[Traffic]:
                 traces[point["seed"]] = _trace(table, point["seed"])
             traffics.append(_traffic(table, point, traces))
         except (ValueError, OSError) as error:
-            raise ConfigError([f"{experiment.source}: workload: {error}"]) from None
+            raise ConfigError([f"{_blamed(experiment, str(error))}: workload: {error}"]) from None
     return traffics
+
+
+def _blamed(experiment: Experiment, error: str) -> str:
+    """Where the key came from that an error of the workload is about; with none, where the trace came from."""
+    key = "columns" if "columns names" in error else error.partition("=")[0].strip()
+    return experiment.place("workload", key if key in key_names(WorkloadTable) else "path")
 
 
 def _traffic(

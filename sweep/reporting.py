@@ -116,15 +116,30 @@ def print_best(best: list[Best], target: float = TARGET) -> None:
             *(_text(value) for value in row.parameters.values()),
             f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
             *(f"{row.rate_per_gpu_rps:.3g}" for _ in per_gpu),
-            f"{m['attainment']:.1%}",
-            f"{m['output_throughput_tps']:,.0f}",
-            f"{1000 * m['ttft_p99_s']:,.0f} ms",
-            f"{1000 * m['tpot_p99_s']:,.1f} ms",
-            "-" if m["kv_utilization_peak"] != m["kv_utilization_peak"] else f"{m['kv_utilization_peak']:.0%}",
-            f"{m['preemptions']:,.0f}",
+            _number(m["attainment"], ".1%"),
+            _number(m["output_throughput_tps"], ",.0f"),
+            _number(1000 * m["ttft_p99_s"], ",.0f", " ms"),
+            _number(1000 * m["tpot_p99_s"], ",.1f", " ms"),
+            _number(m["kv_utilization_peak"], ".0%"),
+            _number(m["preemptions"], ",.0f"),
         )
     width = None if sys.stdout.isatty() else 200
     Console(file=sys.stdout, width=width).print(table)
+
+
+def rejections(df: pd.DataFrame) -> str | None:
+    """A line about the cells that reject requests, which no SLO forgives; None when there are none."""
+    ok = df[df["status"] == "ok"]
+    some = ok[ok["rejected"] > 0]
+    if some.empty:
+        return None
+    worst = some.loc[(some["rejected"] / some["n_requests"]).astype(float).idxmax()]
+    rejected, n = int(worst["rejected"]), int(worst["n_requests"])
+    cells = f"{len(some):,} of {len(ok):,} cells reject requests"
+    return (
+        f"{cells}; at worst {rejected:,} of {n:,} requests rejected ({rejected / n:.1%}): they need more than "
+        f"num_blocks = {worst['num_blocks']:,} of {worst['block_size']:,} tokens."
+    )
 
 
 def best_json(best: list[Best]) -> list[dict[str, Any]]:
@@ -137,7 +152,7 @@ def best_json(best: list[Best]) -> list[dict[str, Any]]:
         {
             **row.parameters,
             "n_gpus": row.n_gpus,
-            "request_rate_rps": row.rate_rps,
+            "request_rate_rps": row.rate_rps or None,
             "is_top": row.is_top,
             **{name: value(x) for name, x in row.measures.items()},
         }
@@ -232,6 +247,10 @@ def _plain(value: Any) -> Any:
     if pd.isna(value):
         return None
     return value.item() if hasattr(value, "item") else value
+
+
+def _number(value: float, form: str, unit: str = "") -> str:
+    return "-" if value != value else f"{value:{form}}{unit}"
 
 
 def _text(value: Any) -> str:

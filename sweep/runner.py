@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import signal
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -27,6 +29,8 @@ from .tasks import Outcome, Task, make_task, run_task
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OUTPUTS = ("cells.parquet", "requests.parquet", "steps.parquet", "run.json")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def run_grid(
     workers: int | None = None,
     out: str | Path | None = None,
     trace: str | Path | None = None,
-    settings: Sequence[str] = (),
+    settings: Sequence[str] | Mapping[str, Any] = (),
     requests: str | None = None,
     steps: str | None = None,
     progress: bool = True,
@@ -110,7 +114,7 @@ def run_plan(
     feasible = plan.feasible
     workers = choose_workers(plan, workers)
     max_lanes = checks.whole("max_lanes", max_lanes, 1)
-    directory = prepare_directory(default_directory(plan.experiment) if out is None else Path(out))
+    directory = prepare_directory(output_directory(plan.experiment, out))
     batches = make_batches(plan, feasible, workers, max_lanes)
     kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps")}
     tasks = (make_task(plan, batch, kept["requests"], kept["steps"]) for batch in batches)
@@ -129,8 +133,10 @@ def run_plan(
                     shown.advance(len(outcome.positions), len(outcome.errors), expected * actual_s / expected_s)
         except KeyboardInterrupt:
             interrupted = True
-        except Exception as error:  # a worker died: its cells, and those not yet run, have no result
-            collected.fail_rest(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        except Exception as error:
+            interrupted = isinstance(error.__context__, KeyboardInterrupt)  # and then the workers could not be stopped
+            if not interrupted:  # a worker died: its cells, and those not yet run, have no result
+                collected.fail_rest(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     run = Run(plan.experiment, directory, collected.counts(), time.perf_counter() - started)
     if collected.batches or not interrupted:  # an interrupted run without a result leaves an earlier one in place
         collected.write(directory)
@@ -149,13 +155,36 @@ def choose_workers(plan: Plan, workers: int | None) -> int:
     return checks.whole("workers", workers, 1)
 
 
-def default_directory(experiment: Experiment) -> Path:
-    """Where a run lands when nothing else is said."""
-    return Path("results") / experiment.name
+def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
+    """Where a run lands: `out`, or a folder of the experiment's name when nothing is said."""
+    return Path("results") / experiment.name if out is None else Path(out)
+
+
+def check_directory(directory: Path) -> None:
+    """See that the files of a run can be written into a directory, which need not be there yet; ConfigError otherwise.
+
+    Writes nothing.
+    """
+    try:
+        for name in OUTPUTS:
+            path = directory / name
+            if path.exists() and not path.is_file():
+                what = "is a directory" if path.is_dir() else "is not a regular file"
+                raise ConfigError(
+                    [f"output {path}: {what}: must be a file, which the run would replace, or not be there"]
+                )
+        there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    except OSError as error:
+        raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
+    if not there.is_dir():
+        raise ConfigError([f"output directory {directory}: cannot be written: {there} is not a directory"])
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError([f"output directory {directory}: cannot be written: {os.strerror(errno.EACCES)}"])
 
 
 def prepare_directory(directory: Path) -> Path:
-    """Make the directory of a run and see that it can be written; ConfigError otherwise."""
+    """Make the directory of a run and see that its files can be written; ConfigError otherwise."""
+    check_directory(directory)
     probe = directory / f".probe.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -179,7 +208,32 @@ def _outcomes(tasks: Iterator[Task], workers: int) -> Generator[Outcome, None, N
 
     with parallel_config("loky", inner_max_num_threads=1):
         parallel = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-        yield from parallel(delayed(run_task)(task) for task in tasks)
+        with _interrupts_held_back():
+            outcomes = parallel(delayed(run_task)(task) for task in tasks)
+        try:
+            yield from iter(outcomes.__next__, None)  # which does not close it, unlike `yield from outcomes`
+        finally:
+            with suppress(Exception):  # stopping the workers is no part of the result
+                outcomes.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C waits until the block has ended, and never comes to processes started in it.
+
+    A terminal sends it to the workers too, which would each print where they were. They inherit what is blocked.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # starting this process later would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Collected:

@@ -205,7 +205,7 @@ REQUESTS_SCHEMA = _schema(
             "kv_ready_s",
             _FLOAT,
             "s",
-            "arrival of the KV cache at the decode instance; null where nothing is transferred",
+            "arrival of the KV cache at the decode instance; not in this version, which transfers nothing: always null",
         ),
         _field("finish_s", _FLOAT, "s", "end of the step that made the last token; null if the request did not finish"),
         *(

@@ -124,11 +124,17 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
     cells = folder / "cells.parquet"
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a run: there is no such directory")
-    if not cells.is_file():
-        raise ValueError(f"{folder} is not a finished run: it has no cells.parquet")
     path = folder / f"{table}.parquet"
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {path.name}: the run was not asked to record {table}")
+    for file in (cells, path):
+        if file.exists() and not file.is_file():
+            raise ValueError(f"{file} is {'a directory' if file.is_dir() else 'no regular file'}, not a table of a run")
+    if not cells.exists():
+        raise ValueError(f"{folder} is not a finished run: it has no cells.parquet")
+    if not path.exists():
+        raise ValueError(
+            f"{folder} has no {path.name}: the run was not asked to record {table}. Run it again with --{table} CELLS, "
+            f'or with {table} = CELLS in [output] of its experiment; CELLS is "all", or chooses some cells'
+        )
     data = _read(path, table)
     frame = _to_pandas(data)
     metadata = data.schema.metadata if table == "cells" else _read_schema(cells, "cells").metadata

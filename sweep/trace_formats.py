@@ -84,8 +84,8 @@ def _read_text(ask: Ask, file: BinaryIO | gzip.GzipFile) -> Rows:
             blank += 1
         if not head.strip():
             raise ValueError(f"{ask.path}: is empty")
-        if "\0" in head:
-            raise ValueError(f"{ask.path}, line {blank + 1}: has zero bytes: must be UTF-8 text or Parquet")
+        if "\0" in head or any("\ud800" <= character <= "\udfff" for character in head):
+            raise ValueError(f"{ask.path}, line {blank + 1}: is not UTF-8 text: must be CSV, JSON lines or Parquet")
         if head.lstrip().startswith("{"):
             ask.expect("JSON lines", "mooncake")
             return _read_json(ask, chain([head], text), blank)
@@ -94,7 +94,10 @@ def _read_text(ask: Ask, file: BinaryIO | gzip.GzipFile) -> Rows:
 
 def _read_csv(ask: Ask, head: str, text: Iterator[str], header_line: int) -> Rows:
     delimiter = max(",;\t", key=head.count)
-    header = [name.strip() for name in next(csv.reader([head], delimiter=delimiter, skipinitialspace=True))]
+    try:
+        header = [name.strip() for name in next(csv.reader([head], delimiter=delimiter, skipinitialspace=True))]
+    except csv.Error as error:
+        raise ValueError(f"{ask.path}, line {header_line}: is not CSV: {error}") from None
     if (
         ask.columns is None
         and ask.format != "csv"
@@ -211,10 +214,11 @@ def _find_columns(where: str, header: list[str], columns: Mapping[str, str] | No
             if key in given:
                 raise ValueError(f"{has}: columns names {given[key]!r}")
             raise ValueError(
-                f'{has}: must have one of {", ".join(wanted)}, or be told by columns={{"{key}": its name}}'
+                f"{has}: must have one of {', '.join(wanted)}, or be told by columns={{{key!r}: its name}} "
+                f"(--set 'columns={{{key} = \"its name\"}}')"
             )
         if plain.count(name) > 1:
-            raise ValueError(f"{where}: has {plain.count(name)} columns named {header[plain.index(name)]!r}")
+            raise ValueError(f"{where}: has {plain.count(name)} columns named {shortened(header[plain.index(name)])!r}")
         at[key] = plain.index(name)
         in_ms = in_ms or (key == "arrival_s" and key not in given and name.endswith("_ms"))
     return at, 1e3 if in_ms else 1.0

@@ -143,7 +143,8 @@ class Rows:
 
 
 def shortened(text: str, width: int = 60) -> str:
-    """A text cut to a width, for messages."""
+    """A text cut to a width, for messages; what no terminal should get, such as control characters, is escaped."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: width + 1])
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

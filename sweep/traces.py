@@ -218,7 +218,9 @@ def _refuse_bad(rows: Rows, on_bad: str) -> None:
     bad = sum(rows.refused.values())
     if bad and on_bad == "error":
         more = f" ({bad - 1:,} more bad in the first {rows.read:,} rows)" if bad > 1 else ""
-        raise ValueError(f'{rows.examples[0]}{more}; on_bad="skip" leaves bad rows out and counts them')
+        raise ValueError(
+            f'{rows.examples[0]}{more}; on_bad="skip" (--set on_bad=skip) leaves bad rows out and counts them'
+        )
     if rows.read == 0:
         raise ValueError(f"{rows.file}: has no rows after its header")
     if bad == rows.read:

@@ -24,7 +24,7 @@ class Window:
     Args:
         arrival: seconds, [R, N]; NaN from n on.
         n: requests of each row, [R].
-        warmup, cooldown: shares in [0, 1).
+        warmup, cooldown: shares in [0, 1].
     """
 
     def __init__(self, arrival: FloatArray, n: IntArray, warmup: float, cooldown: float) -> None:

@@ -1,6 +1,7 @@
 """The command as users meet it: exit codes, what goes to stdout and to stderr, and how much it imports."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -95,6 +96,56 @@ def test_errors_come_at_once_with_exit_code_2(folder, capsys):
 def test_what_is_refused(options, words, capsys):
     assert main(["run", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_when_all_requests_are_rejected_the_cause_is_told(folder, capsys):
+    options = ["run", "small.toml", "--quiet", "--set", "num_blocks=1", "--set", "prompt=500"]
+    assert main(options) == 0
+    out, _ = capsys.readouterr()
+    assert "nan" not in out
+    assert " - " in out
+    assert out.splitlines()[-1] == (
+        "Warning: 24 of 24 cells reject requests; at worst 30 of 30 requests rejected (100.0%): they need more than "
+        "num_blocks = 1 of 16 tokens."
+    )
+    assert main([*options, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {row["request_rate_rps"] for row in result["best"]} == {None}
+    assert result["warning"].startswith("24 of 24 cells")
+
+
+def test_a_dry_run_finds_what_cannot_be_written(folder, capsys):
+    (folder / "there" / "cells.parquet").mkdir(parents=True)
+    for out in ("there", "small.toml", "small.toml/below"):
+        assert main(["run", "small.toml", "--dry-run", "--out", out]) == 2
+        assert re.search("is a directory|cannot be written", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "begin", "words"),
+    [
+        (["--trace", "."], "--trace: ", "is a directory"),
+        (["--trace", "photo.png"], "--trace: workload: ", "is not UTF-8 text"),
+        (["--trace", "bad.csv"], "--trace: workload: ", "(--set on_bad=skip)"),
+        (["--trace", "named.csv"], "--trace: workload: ", "(--set 'columns={arrival_s = \"its name\"}')"),
+        (["--trace", "good.csv", "--set", "n_requests=9"], "--set: workload: n_requests = 9", "at most 2"),
+        (["--requests", "zzz"], "--requests: output.requests = ", "no cell id begins with 'zzz'"),
+        (["--steps", "policy=none"], "--steps: output.steps = ", "chooses none"),
+        (["--set", "steps=zzz"], "--set: output.steps = ", "no cell id begins with 'zzz'"),
+        (["--set", "chip=t4"], "small.toml with --set instance.chip: ", "no cell can run"),
+        (["--set", "policy=[mixed,chunked]"], "--set policy=[mixed,chunked]: is not valid TOML", "must be quoted"),
+    ],
+)
+def test_errors_name_the_option_that_they_come_from(folder, capsys, options, begin, words):
+    (folder / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x1b[31m\x00")
+    (folder / "bad.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,x,1\n")
+    (folder / "good.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,1,1\n")
+    (folder / "named.csv").write_text("when\x1b[31m,prompt_tokens,output_tokens\n" + "0,1,1\n")
+    assert main(["run", "small.toml", "--set", "n_requests=2", *options]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(begin)
+    assert words in err
+    assert all(character.isprintable() or character == "\n" for character in err)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from servesweep.config import TABLES, ConfigError, key_names
+from servesweep.config import TABLES, ConfigError, check_columns, key_names
 from servesweep.experiment_file import load_experiment, ready_experiments
 from servesweep.plan import expand
 from servesweep.toml_lines import key_lines, line_of
@@ -324,6 +324,33 @@ def test_settings_that_cannot_be():
     assert 'did you mean "block_size"?' in found[0]
     assert any(text.startswith("--set: workload.n_requests = 0") for text in found)
     assert any(text.startswith("--set policy: must be key=value") for text in found)
+
+
+def test_settings_as_a_dict():
+    settings = {"policy": "chunked", "slo.ttft_ms": [100, 200], "block_size": None, "request_rate_rps": [6, 12]}
+    experiment = load_experiment(SMALL, settings=settings)
+    assert experiment.scheduler.policy == ("chunked",)
+    assert experiment.slo.ttft_ms == (100.0, 200.0)
+    assert experiment.scheduler.memory == ("unlimited",)
+    assert problem(SMALL, settings={"blok_size": 8}).startswith("settings: 'blok_size': must be a known key; did you")
+    assert problem(SMALL, settings={"n_requests": 0}).startswith("settings: workload.n_requests = 0: must be")
+    for wrong in ("policy=mixed", [("policy", "mixed")]):
+        text = problem(SMALL, settings=wrong)
+        assert text.startswith(f"settings={wrong!r}: must be a dict of keys and values, or a list of ")
+        assert "--set" not in text
+
+
+def test_choices_by_unknown_columns_are_told_with_all_else():
+    config = changed(scheduler={"token_budget": 128}, output={"steps": "polcy=chunked"}, slo={"ttft_ms": 0})
+    found = " ".join(problems(config))
+    assert len(problems(config)) == 3
+    assert "output.steps = 'polcy=chunked': unknown column 'polcy'; did you mean \"policy\"?" in found
+
+
+def test_the_columns_of_choices_are_those_of_cells():
+    cell = expand(load_experiment(SMALL)).cells[0]
+    for column in cell.columns():
+        check_columns(f"{column}=1")
 
 
 def test_keys_that_lose_their_effect_by_a_setting_are_left_out(tmp_path):

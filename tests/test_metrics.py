@@ -303,6 +303,8 @@ def test_missing_times_and_rejections_meet_nothing():
 def test_an_empty_window_has_no_attainment():
     assert math.isnan(attainment(two(), warmup=0.5, cooldown=0.5))
     assert math.isnan(percentile(two(), "ttft", 50, warmup=0.5, cooldown=0.9))
+    assert math.isnan(attainment(two(), warmup=1.0, cooldown=0))
+    assert math.isnan(percentile(two(), "ttft", 50, warmup=1, cooldown=1))
     assert math.isnan(attainment(Result([], [], [], [], [])))
     assert Result([], [], [], [], []).summary()["attainment_requests"] == 0
 
@@ -312,13 +314,20 @@ def test_an_empty_window_has_no_attainment():
     [
         (lambda: attainment(two(), ttft_slo=-1), "ttft_slo is -1"),
         (lambda: attainment(two(), tpot_slo=math.nan), "tpot_slo is nan"),
-        (lambda: attainment(two(), warmup=1.0), "warmup is 1.0"),
+        (lambda: attainment(two(), warmup=1.1), "warmup is 1.1"),
         (lambda: attainment(two(), cooldown=-0.1), "cooldown is -0.1"),
         (lambda: attainment(two(), cooldown=math.nan), "cooldown is nan"),
         (lambda: percentile(two(), "itl", 50), "'itl', but must be one of ttft, tpot, e2e, queue_delay"),
         (lambda: percentile(two(), "ttft", 101), "q is 101"),
         (lambda: percentile(two(), "ttft", math.nan), "q is nan"),
         (lambda: two().summary(n_gpus=0), "n_gpus is 0"),
+        (lambda: percentile(two(), "ttft", [50, 99]), r"q is \[50, 99\], but must be one percentage"),
+        (lambda: percentile(two(), "ttft", None), "q is None"),
+        (lambda: percentile(None, "ttft", 50), "result is of type NoneType"),
+        (lambda: attainment(None), "result is of type NoneType"),
+        (lambda: attainment(two(), ttft_slo="a"), "ttft_slo is 'a'"),
+        (lambda: two().summary(ttft_slo="a"), "ttft_slo_s is 'a'"),
+        (lambda: max_rate(lambda _: None), r"run\(0.05\) is None"),
         (lambda: max_rate(lambda _: 1.0, target=0.0), "target is 0.0"),
         (lambda: max_rate(lambda _: 1.0, lo=0.0), "lo is 0.0"),
         (lambda: max_rate(lambda _: 1.0, target="0.9"), "target is '0.9'"),

@@ -110,6 +110,8 @@ def test_known_figures():
         (catalogue.model, "qwen-2.5-7b", "qwen2.5-7b", "phi-4"),
         (catalogue.chip, "h100", "h100-sxm", "tpu-v6e"),
         (catalogue.link, "nvlink-4", "nvlink4", "roce-400"),
+        (catalogue.link, "nvlink", "nvlink4", "roce-400"),  # the default, of four that are as close
+        (catalogue.link, "nvlink-5", "nvlink5", "roce-400"),
     ],
 )
 def test_unknown_name_gets_the_closest_and_the_known(make, name, closest, known):

@@ -267,8 +267,8 @@ def test_cells_are_selected_by_condition_or_id():
     [
         ("polcy=mixed", "unknown column 'polcy'; did you mean .policy."),
         ("policy=chunked", "chooses none of the 2 cells"),
-        ("zzz", "'zzz' is the beginning of 0 cell ids"),
-        ("", "'' is the beginning of"),
+        ("zzz", "no cell id begins with 'zzz': must be"),
+        ("", "no cell id begins with ''"),
         ("block_size=many", "chooses none"),
     ],
 )

@@ -4,6 +4,9 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,7 @@ import servesweep.tasks as tasks
 from servesweep.config import ConfigError
 from servesweep.experiment_file import load_experiment
 from servesweep.plan import expand
-from servesweep.reporting import best_by_policy, slo_words, verdict
+from servesweep.reporting import best_by_policy, rejections, slo_words, verdict
 from servesweep.runner import Interrupted, run_grid
 from servesweep.scheduler import run_scheduler
 
@@ -274,3 +277,66 @@ def test_every_ready_report_has_a_best_of_each_policy(run):
         (policy, n) for policy in ("mixed", "chunked", "prefill_first") for n in (40, 60)
     }
     assert verdict(best, slo_words(run.df)).count("req/s") >= 1
+
+
+# ------------------------------------------------------------------------------------------ what is found before a run
+
+
+@pytest.mark.parametrize("name", runner.OUTPUTS)
+def test_an_output_that_is_a_directory_is_found_before_the_run(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tasks, "run_lanes", None)
+    with pytest.raises(ConfigError, match=rf"{name}: is a directory: must be a file"):
+        run_grid(CONFIG, out=tmp_path, progress=False)
+    if name == "cells.parquet":
+        with pytest.raises(ValueError, match=r"cells\.parquet is a directory, not a table of a run"):
+            servesweep.load(tmp_path)
+
+
+def test_settings_as_a_dict(tmp_path):
+    settings = {"n_requests": 5, "scheduler.policy": ["mixed"], "seed": 0, "token_budget": None}
+    run = run_grid(CONFIG, out=tmp_path, progress=False, settings=settings)
+    assert set(run.df["policy"]) == {"mixed"}
+    assert set(run.df["n_requests"]) == {5}
+
+
+def test_tables_that_were_not_recorded_name_the_remedy(run, tmp_path):
+    run_grid(CONFIG, out=tmp_path, progress=False, settings={"n_requests": 5, "seed": 0})
+    with pytest.raises(ValueError, match=r"with --requests CELLS, or with requests = CELLS in \[output\]"):
+        servesweep.load(tmp_path, table="requests")
+
+
+def test_interrupts_soon_after_the_start_leave_no_traceback(tmp_path):
+    script = (
+        "import sys\nfrom servesweep.commands import main\nif __name__ == '__main__':\n"
+        "    sys.exit(main(['run', 'quickstart', '--workers', '2', '--set', 'n_requests=20000']))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    for delay_s in (0.3, 1.0, 2.0, 3.0):
+        process = subprocess.Popen(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        process.stderr.readline()  # what the workload is: the run begins
+        time.sleep(delay_s)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert (out, "Traceback" in err) == ("", False), err
+        assert "interrupted: " in err
+
+
+def test_rejected_requests_are_told():
+    df = table([("a", 16, 1, 1.0, 0.0, 0), ("a", 16, 1, 2.0, 0.5, 10)])
+    df["n_requests"], df["rejected"], df["num_blocks"] = 30, [30, 0], 4
+    assert rejections(df) == (
+        "1 of 2 cells reject requests; at worst 30 of 30 requests rejected (100.0%): they need more than "
+        "num_blocks = 4 of 16 tokens."
+    )
+    df["rejected"] = 0
+    assert rejections(df) is None

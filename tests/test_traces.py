@@ -422,8 +422,12 @@ def test_a_record_over_two_lines_keeps_the_count(write):
         (gzip.compress(AZURE.encode(), mtime=0)[:-20], "trace.csv: its gzip data is damaged or cut short"),
         (b"\x1f\x8b nonsense", "trace.csv: its gzip data is damaged or cut short"),
         (b"PAR1 nonsense", "trace.csv: cannot be read as Parquet"),
-        (AZURE.encode("utf-16"), "line 1: has zero bytes: must be UTF-8 text or Parquet"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "has no column for arrival_s|has zero bytes"),
+        (AZURE.encode("utf-16"), "line 1: is not UTF-8 text: must be CSV, JSON lines or Parquet"),
+        (AZURE.encode("utf-16-le"), "line 1: is not UTF-8 text"),
+        (b"a" * 300_000, "line 1: is not CSV: field larger"),
+        (",".join(f"column{i}" for i in range(5000)).encode(), "has no column for arrival_s, but .{0,200}: must"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "is not UTF-8 text"),
+        (b"\x7fELF\x1b[31m,ab\n1,2\n", r"has no column for arrival_s, but \\x7fELF\\x1b\[31m, ab: must"),
     ],
 )
 def test_files_that_are_no_traces(write, content, message, on_bad):
