@@ -84,10 +84,3 @@ def steps_until_full(engine: Engine, lanes: Ints, tick: Ints, free: Floats) -> F
     in_turn = s.growth.ravel()[residue + (lanes * s.growth.shape[1])[:, None]].cumsum(axis=1)
     steps: Floats = turns * p.size[lanes] + (in_turn <= rest[:, None]).sum(axis=1)
     return steps
-
-
-def touch_peak(engine: Engine, lanes: Ints, blocks: Floats) -> None:
-    """Keep the most blocks held. All [n]."""
-    p, s = engine.params, engine.state
-    s.peak[lanes] = np.maximum(s.peak[lanes], blocks)
-    s.untouched[lanes] = np.minimum(s.peak[lanes], p.num_blocks[lanes])

@@ -80,7 +80,6 @@ class Engine:
         stack = most_running if self.paged else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
         self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
-        self.state.untouched[:] = np.minimum(self.state.peak, params.num_blocks)
         self.state.free[:] = params.num_blocks
         set_head(self)
         self._columns = params.coefficients.T.copy()  # [9, L]

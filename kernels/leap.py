@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import held, steps_until_full, touch_peak
+from .blocks import held, steps_until_full
 from .prefill import pairs_of
 from .state import NOTHING_LEFT, Floats, Ints
 from .steptime import StepCoefficients
@@ -166,8 +166,8 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
     """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next
     leap.
 
-    Returns the rows that were cut. Where an upper bound of the blocks held after one step more is below both the memory
-    and the peak so far, neither can be touched, and nothing is counted.
+    Returns the rows that were cut. Where an upper bound of the blocks held is below the peak so far, and that of one
+    step more below the memory, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
     # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in
@@ -175,9 +175,10 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
     bound = (context + steps * decoding) * p.blocks_per_token[lanes] + decoding * p.blocks_in_doubt[lanes]
     if engine.budgets:
         bound += s.prefill_blocks[lanes]
-    tight = bound > s.untouched[lanes]
+    free = p.num_blocks[lanes] - bound - decoding
+    tight = (bound > s.peak[lanes]) | (free < 0)
     s.tight[lanes] = tight
-    s.free[lanes] = p.num_blocks[lanes] - bound
+    s.free[lanes] = free
     rows = tight.nonzero()[0]
     if not rows.size:
         return rows
@@ -194,7 +195,7 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
         steps[rows[over]] = fit
     s.used[lane] = used
     s.free[lane] = space - used
-    touch_peak(engine, lane, used + s.prefill_blocks[lane])
+    s.peak[lane] = np.maximum(s.peak[lane], used + s.prefill_blocks[lane])
     return rows[over]
 
 

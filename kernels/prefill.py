@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .blocks import blocks_for, held, residue_of, touch_peak
+from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 from .steptime import step_seconds
@@ -117,7 +117,7 @@ def prefill(engine: Engine) -> None:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
         s.used[lanes] = waiting + held_by_prefills[lanes]
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
-        touch_peak(engine, lanes, s.used[lanes])
+        s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
         s.tight[lanes] = True
 
 

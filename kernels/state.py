@@ -54,7 +54,7 @@ class Params:
     block_size: Ints  # 1 under unlimited memory
     size: Floats  # the same
     blocks_per_token: Floats  # 1 / block_size
-    blocks_in_doubt: Floats  # by which a decoding request can exceed its share of blocks_per_token, one step on
+    blocks_in_doubt: Floats  # by which a decoding request can exceed its share of blocks_per_token
     num_blocks: Floats  # NO_LIMIT under unlimited memory
     ramp: Ints  # where the lane's block size begins in Engine.ramps
     max_running: Floats
@@ -87,7 +87,6 @@ class State:
     used: Floats  # [L] blocks of decoding requests, valid in tight lanes
     tight: Bools  # [L] lanes whose blocks must be counted exactly
     peak: Floats  # [L] most blocks held so far
-    untouched: Floats  # [L] below as many blocks neither the peak nor the memory is touched
     prefill_blocks: Floats  # [L] blocks of requests in prefill
     head: Ints  # [L] first request never admitted (or preempted before its first token)
     head_arrival: Floats  # [L] arrival of the queue's head: -inf for a preempted one, inf for an empty queue

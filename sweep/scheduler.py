@@ -18,6 +18,7 @@ from .kernels.engine import Engine, new_outcome, prefix_sums
 from .kernels.prefill import pairs_of
 from .kernels.state import NO_END, NO_LIMIT, Params, Traffic
 from .kernels.steplog import StepLog
+from .kernels.steptime import StepCoefficients
 from .results import Result
 from .steps import ConstantStepTime, StepModel
 from .workloads import Workload
@@ -395,10 +396,10 @@ def _new_engine(
         prefix_sums(pairs_of(prompt)).ravel(),
         prefix_sums(blocks).ravel(),
     )
-    coefficients: dict[StepModel | ConstantStepTime, tuple[float, ...]] = {}
+    coefficients: dict[StepModel | ConstantStepTime, StepCoefficients] = {}
     for lane in lanes:
         if lane.step not in coefficients:
-            coefficients[lane.step] = lane.step.coefficients()  # type: ignore[assignment]
+            coefficients[lane.step] = lane.step.coefficients()
     params = Params(
         lane=np.arange(len(lanes)),
         row=queue * (width + 3),
@@ -409,7 +410,7 @@ def _new_engine(
         block_size=size,
         size=size.astype(np.float64),
         blocks_per_token=1 / size,
-        blocks_in_doubt=2 - 2 / size,
+        blocks_in_doubt=1 - 2 / size,
         num_blocks=_limits([lane.num_blocks for lane in lanes]),
         ramp=np.zeros(len(lanes), np.int64),
         max_running=_limits([lane.max_running for lane in lanes]),

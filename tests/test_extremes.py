@@ -82,22 +82,22 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 def test_what_is_not_a_lane_is_named() -> None:
     with pytest.raises(ValueError, match=r"lanes\[0\]=1"):
-        run_lanes([1])  # type: ignore[list-item]
+        run_lanes([1])
     with pytest.raises(ValueError, match="workload is a list"):
-        Lane([1, 2], StepModel(model("llama-3.1-8b"), chip("h100-sxm")), "mixed", 4)  # type: ignore[arg-type]
+        Lane([1, 2], StepModel(model("llama-3.1-8b"), chip("h100-sxm")), "mixed", 4)
     with pytest.raises(ValueError, match="step=3"):
-        Lane(Workload([0.0], [1], [1]), 3, "mixed", 4)  # type: ignore[arg-type]
+        Lane(Workload([0.0], [1], [1]), 3, "mixed", 4)
 
 
 def test_rids_and_log_are_checked_before_anything_runs() -> None:
     with pytest.raises(TypeError, match="request 1: rid must be a string"):
-        simulate([Request(1, 0, 4, 3)], 2)  # type: ignore[arg-type]
+        simulate([Request(1, 0, 4, 3)], 2)
     with pytest.raises(TypeError, match="log="):
-        simulate([ONE], 2, log=())  # type: ignore[arg-type]
+        simulate([ONE], 2, log=())
     with pytest.raises(TypeError, match=r"requests\[1\] is a tuple"):
-        simulate([ONE, ("B", 0, 4, 3)], 2)  # type: ignore[list-item]
+        simulate([ONE, ("B", 0, 4, 3)], 2)
     with pytest.raises(TypeError, match="requests is a Request"):
-        simulate(ONE, 2)  # type: ignore[arg-type]
+        simulate(ONE, 2)
 
 
 def test_more_prompt_pieces_than_steps_are_counted_are_refused() -> None:
