@@ -170,8 +170,7 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
     step more below the memory, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
-    # Every decoding request may be at the end of a block: block_size - 1 tokens of slack each, and one more block in
-    # the next step.
+    # Every decoding request may have just begun its last block; `free` also allows each a further one in the next step.
     bound = (context + steps * decoding) * p.blocks_per_token[lanes] + decoding * p.blocks_in_doubt[lanes]
     if engine.budgets:
         bound += s.prefill_blocks[lanes]

@@ -7,6 +7,7 @@ by their place in the order of service, (arrival, rid); a place behind the last 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +128,7 @@ class Outcome:
 
 def new_state(lanes: int, slots: int, stack: int, residues: int, growth_type: type[np.floating]) -> State:
     """State of lanes that have not begun, slots [lanes, slots]."""
-    values: dict[str, npt.NDArray[np.generic]] = {}
+    values: dict[str, Any] = {}
     shapes = {"slot": slots, "stack": stack}
     for field in fields(State):
         if field.type == "Int32s":
@@ -137,7 +138,7 @@ def new_state(lanes: int, slots: int, stack: int, residues: int, growth_type: ty
         else:
             dtype = {"Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}[str(field.type)]
             values[field.name] = np.zeros(lanes, dtype)
-    state = State(**values)  # type: ignore[arg-type]
+    state = State(**values)
     state.slot_end[:] = NO_END
     state.slot_order[:] = np.arange(slots)
     state.next_end[:] = NO_END

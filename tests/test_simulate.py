@@ -128,7 +128,7 @@ def test_request_is_a_frozen_dataclass() -> None:
     assert request == Request("a", 0, 1, 2)
     assert [field.name for field in dataclasses.fields(request)] == ["rid", "arrival", "prompt_len", "output_len"]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        request.arrival = 1  # type: ignore[misc]
+        request.arrival = 1
 
 
 def refusal(error: type[Exception], requests: list[tuple[Any, ...]], **limits: Any) -> str:
