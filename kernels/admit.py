@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .blocks import demand, held
+from .prefill import start_decoding
 from .queue import count_admissible, set_head, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def admit(engine: Engine) -> None:
     """Admit from the queue of every lane. Under `prefill_first` as many as one prefill batch holds."""
     p, s, t = engine.params, engine.state, engine.traffic
-    ready = (s.head_arrival <= s.now) & (s.running < p.max_running)
+    ready = engine.due((s.head_arrival <= s.now) & (s.running < p.max_running))
     batch_tokens = np.zeros(0 if engine.decode_beside_prefill else s.now.size)
     if engine.paged:
         ready &= _head_fits(engine, ready)
@@ -98,8 +99,12 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     set_head(engine)
     if engine.paged:
         blocks = s.blocks_at_head - blocks_at_head
-        s.prefill_blocks = s.prefill_blocks + blocks
         s.free -= blocks
+    if not engine.rules.prefills:
+        _start_with_kv(engine, head, count)
+        return
+    if engine.paged:
+        s.prefill_blocks = s.prefill_blocks + blocks
     if engine.budgets:
         first = ready & (s.left == NOTHING_LEFT)
         s.left = np.where(first, t.prompt[place], s.left)
@@ -108,14 +113,30 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
         if engine.preempted:
             new = (request >= s.preempted_until[lanes]).nonzero()[0]
             lanes, request = lanes[new], request[new]
-        engine.outcome.admitted_s[p.out[lanes] + request] = s.now[lanes]
+        engine.outcome.admitted_s[engine.cells(lanes, request)] = s.now[lanes]
+
+
+def _start_with_kv(engine: Engine, head: Ints, count: Ints) -> None:
+    """Requests that came with their KV decode at once. The blocks that they took are those of the coming step, which
+    the leap counts as if they grew in it, from what their prompts hold."""
+    p, s, t = engine.params, engine.state, engine.traffic
+    lanes, request, order = spread(head, count)
+    place = p.row[lanes] + request
+    cells = engine.cells(lanes, request)
+    engine.outcome.first_token_s[cells] = t.arrival[place] / p.rate[lanes]
+    engine.outcome.admitted_s[cells] = s.now[lanes]
+    start_decoding(engine, lanes, request, t.prompt[place], order)
+    started = count.astype(np.float64)
+    s.decoding += started
+    s.context += np.bincount(lanes, t.prompt[place], s.now.size) + started
+    s.first_prefill = s.head.copy()
 
 
 def _count_several(engine: Engine, lanes: Ints, batch_tokens: Floats) -> Ints:
     """How many requests join in `lanes`, whose second request has arrived too. [n]"""
     p, s, t = engine.params, engine.state, engine.traffic
     room = (p.max_running[lanes] - s.running[lanes]).astype(np.int64)
-    most = np.minimum(room, p.n[lanes] - s.head[lanes])
+    most = np.minimum(room, s.known[lanes] - s.head[lanes])
     count = count_admissible(engine, lanes, most, batch_tokens)
     if engine.paged:
         # Stopped by something other than an arrival, and only a lower bound known: count the blocks, and again.

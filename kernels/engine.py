@@ -13,8 +13,23 @@ from .finish import finish
 from .grow import grow
 from .leap import leap
 from .prefill import prefill
-from .queue import set_head
-from .state import NO_LIMIT, Floats, Ints, Outcome, Params, State, Traffic, compact, new_state, widen_slots
+from .queue import set_head, spread
+from .reserve import join, take
+from .router import Router
+from .state import (
+    NO_LIMIT,
+    Bools,
+    Floats,
+    Ints,
+    Outcome,
+    Params,
+    Rules,
+    State,
+    Traffic,
+    compact,
+    new_state,
+    widen_slots,
+)
 from .steplog import StepLog
 from .steptime import StepCoefficients
 
@@ -39,13 +54,22 @@ class Totals:
 class Engine:
     """A batch of lanes under one order of phases.
 
-    With `decode_beside_prefill` a loop is wake, grow, admit, prefill, leap, finish (mixed, chunked); without it is
-    wake, admit, prefill, grow, leap, finish: blocks are asked for only by steps that decode (prefill_first). Every loop
-    moves every lane by as many steps as it can take without a decision, so lanes are at different steps and times; none
-    looks at another.
+    ======================  ============================================================
+    kind of instance        phases of a loop, after *route* (with a router) and *wake*
+    ======================  ============================================================
+    mixed, chunked          grow, admit, prefill, leap, finish
+    prefill_first           admit, prefill, grow, leap, finish: only steps that decode ask for blocks
+    colocated, reserved     join, take, prefill, join, leap, finish
+    decode, reserved        join, leap, finish
+    prefill                 take, prefill
+    ======================  ============================================================
 
-    `ramps` comes from the block sizes that occur, `params.ramp` points into it. Requests of lane l are rows
-    `params.out[l] + request` of `outcome`.
+    Every loop moves every lane by as many steps as it can take without a decision, so lanes are at different steps and
+    times. None looks at another, but through the router, which sends each request of a group of lanes to one of them:
+    with a router, *finish* comes first in a loop, since what ends at the time of an arrival ends after it.
+
+    `ramps` comes from the block sizes that occur, `params.ramp` points into it. Without a router, requests of lane l
+    are rows `params.out[l] + request` of `outcome`.
     """
 
     def __init__(
@@ -54,16 +78,18 @@ class Engine:
         params: Params,
         outcome: Outcome,
         block_sizes: list[int],
+        rules: Rules,
         *,
-        decode_beside_prefill: bool,
+        router: Router | None = None,
         log: StepLog | None = None,
     ) -> None:
         lanes = params.n.size
         most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
         self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
-        self.decode_beside_prefill = decode_beside_prefill
+        self.rules, self.router = rules, router
+        self.decode_beside_prefill, self.reserve = rules.decode_beside_prefill, rules.reserve
         # Facts about the whole batch, so that what nobody needs is not computed.
-        self.paged = bool((params.num_blocks < NO_LIMIT).any())
+        self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.communicates = bool(params.coefficients[:, 5:].any())
         c = StepCoefficients(*params.coefficients.T)
@@ -79,8 +105,12 @@ class Engine:
         residues = max(block_sizes) if self.paged else 1
         stack = most_running if self.paged else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
-        self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
+        if not rules.reserve:
+            self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
         self.state.free[:] = params.num_blocks
+        self.state.known = np.zeros(lanes, np.int64) if router else params.n.copy()
+        if router is not None:
+            router.start(self)
         set_head(self)
         self._columns = params.coefficients.T.copy()  # [9, L]
         alike = lanes > 0 and bool((self._columns == self._columns[:, :1]).all())
@@ -96,14 +126,41 @@ class Engine:
 
     def advance(self) -> bool:
         """One loop over the phases; False when nothing is left to do. Afterwards every lane is between two steps."""
-        s, p = self.state, self.params
+        s = self.state
+        if self.router is not None:
+            self.router.route(self)
+            if self.rules.decodes:
+                finish(self, self.due(s.next_end == s.tick).nonzero()[0])
         if self._wake():
             return False
+        if self.reserve:
+            self._reserved_phases()
+        else:
+            self._block_phases()
+        self._check_progress()
+        return True
+
+    def due(self, lanes: Bools) -> Bools:
+        """Those of `lanes` that may go on: all without a router, else those before their group's next arrival. [L]"""
+        if self.router is None:
+            return lanes
+        s = self.state
+        return lanes & ((s.now < s.horizon) | s.woken)
+
+    def cells(self, lanes: Ints, requests: Ints) -> Ints:
+        """Rows of `outcome`. All [n]."""
+        if self.router is None:
+            return self.params.out[lanes] + requests
+        cells: Ints = self.router.cell[self.params.row[lanes] + requests]
+        return cells
+
+    def _block_phases(self) -> None:
+        s, p = self.state, self.params
         if self.paged:
             self._refresh_free()
         if self.decode_beside_prefill:
             if self.paged:
-                grow(self, (s.tight & (s.decoding > 0)).nonzero()[0])
+                grow(self, self.due(s.tight & (s.decoding > 0)).nonzero()[0])
             admit(self)
             prefill(self)
         else:
@@ -112,10 +169,19 @@ class Engine:
             if self.paged:
                 decodes = s.tight & (s.decoding > 0) & (s.next_end > s.tick)
                 admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
-                grow(self, (decodes & ~admissible).nonzero()[0])
+                grow(self, self.due(decodes & ~admissible).nonzero()[0])
         self._decode()
-        self._check_progress()
-        return True
+
+    def _reserved_phases(self) -> None:
+        if self.rules.decodes:
+            join(self)
+        if self.rules.prefills:
+            take(self)
+            prefill(self)
+        if self.rules.decodes:
+            if self.rules.prefills:
+                join(self)
+            self._decode()
 
     def _decode(self) -> None:
         """Leap and finish; and again in lanes that only decode on, as long as it pays to go round for them.
@@ -124,6 +190,8 @@ class Engine:
         """
         s = self.state
         leap(self, slice(None))
+        if self.router is not None:
+            return
         lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
         while lanes.size * _WORTHWHILE > s.now.size:
             if self.paged:
@@ -165,43 +233,56 @@ class Engine:
         lanes = idle[asleep]
         s.idle_s[lanes] += arrival[asleep] - s.now[lanes]
         s.now[lanes] = arrival[asleep]
-        retired = np.count_nonzero(done)
-        if 2 * retired >= s.running.size:
-            self._retire(idle[done])
+        if self.reserve:
+            s.woken[idle] = asleep | (s.resting[idle] & ~done)
+            s.resting[idle] &= done
+        retiring = idle[done] if self.router is None else self.router.done(self, idle[done])
+        if retiring.size and 2 * retiring.size >= s.running.size:
+            self._retire(retiring)
         return self.state.running.size == 0
 
     def _retire(self, lanes: Ints) -> None:
         s, p = self.state, self.params
-        paged = p.num_blocks[lanes] < NO_LIMIT
+        counted = (p.num_blocks[lanes] < NO_LIMIT) & self.rules.decodes
         tokens, emitted, blocks = self._without_preemption(lanes)
         self._totals[:, p.lane[lanes]] = [
             s.tick[lanes] + s.prefill_steps[lanes],
             tokens + s.repeated_tokens[lanes],
             s.recomputed_tokens[lanes],
-            np.where(paged, s.peak[lanes], 0),
+            np.where(counted, s.peak[lanes], 0),
             emitted + s.silent_steps[lanes],
-            np.where(paged, blocks + s.silent_blocks[lanes], 0),
+            np.where(counted, blocks + s.silent_blocks[lanes], 0),
             s.now[lanes] - s.idle_s[lanes],
         ]
         keep = np.ones(s.running.size, np.bool_)
         keep[lanes] = False
-        compact(s, keep.nonzero()[0])
-        compact(p, keep.nonzero()[0])
+        kept = keep.nonzero()[0]
+        compact(s, kept)
+        compact(p, kept)
+        if self.router is not None:
+            self.router.compact(keep)
         self._columns = p.coefficients.T.copy()
 
     def _without_preemption(self, lanes: Ints) -> Floats:
-        """Sums that only the requests decide: prompt tokens, output tokens, and blocks held by requests in the steps
+        """Sums that only the requests decide: prompt tokens, tokens emitted, and blocks held by requests in the steps
         that emit their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A
         preempted request emits each token once all the same, from as many tokens. [3, n]"""
-        p, t = self.params, self.traffic
-        rows, which = np.unique(np.stack([p.row[lanes], p.block_size[lanes], p.n[lanes]]), axis=1, return_inverse=True)
-        sums = np.zeros((3, rows.shape[1]))
-        for index, (row, size, n) in enumerate(rows.T.tolist()):  # one per workload and block size, not per lane
-            prompt, total = t.prompt[row : row + n], t.total[row : row + n]
-            blocks = np.sum(_ceil_sum(total - 1, size) - _ceil_sum(prompt - 1, size))
-            sums[:, index] = np.sum(prompt), np.sum(total - prompt), blocks
-        per_lane: Floats = sums[:, which.ravel()]
-        return per_lane
+        p, s, t = self.params, self.state, self.traffic
+        queues, which = np.unique(
+            np.stack([p.row[lanes], p.block_size[lanes], s.known[lanes]]), axis=1, return_inverse=True
+        )
+        queue, place, _ = spread(queues[0], queues[2])
+        prompt, total, size = t.prompt[place], t.total[place], queues[1][queue]
+        count = queues.shape[1]
+        tokens = np.bincount(queue, prompt * self.rules.prefills, count)
+        blocks = np.bincount(queue, np.zeros(queue.size), count)
+        sent = total - prompt - (not self.rules.prefills) if self.rules.decodes else np.ones(queue.size)
+        emitted = np.bincount(queue, sent, count)
+        if self.paged:
+            before = prompt - self.rules.prefills
+            blocks = np.bincount(queue, _ceil_sum(total - 1, size) - _ceil_sum(before, size), count)
+        sums: Floats = np.stack([tokens, emitted, blocks])[:, which.ravel()]
+        return sums
 
     def _check_progress(self) -> None:
         """Fail loudly rather than loop for ever if the rules ever disagree with each other."""
@@ -217,16 +298,16 @@ class Engine:
         self._position = position
 
 
-def _ceil_sum(tokens: Floats, size: int) -> Floats:
+def _ceil_sum(tokens: Floats, size: Ints) -> Floats:
     """Sum of ceil(u / size) over u = 1 ... tokens."""
     turns: Floats = np.floor(tokens / size)
     return size * turns * (turns + 1) / 2 + (tokens - turns * size) * (turns + 1)
 
 
-def new_outcome(cells: int) -> Outcome:
+def new_outcome(cells: int, *, routed: bool = False) -> Outcome:
     """Outcome of `cells` requests, none of which has happened."""
     times = [np.full(cells, np.nan) for _ in range(3)]
-    return Outcome(times[0], times[1], times[2], np.zeros(cells, np.int32))
+    return Outcome(times[0], times[1], times[2], np.zeros(cells, np.int32), np.zeros(cells * routed, np.int32))
 
 
 def prefix_sums(values: npt.NDArray[np.float64]) -> Floats:

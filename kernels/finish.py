@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .blocks import blocks_for, residue_of
+from .reserve import set_room
 from .state import NO_END, NOTHING_LEFT, Ints
 
 if TYPE_CHECKING:
@@ -44,9 +45,15 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     index = np.concatenate([index for _, index in rounds])
     request = s.slot_request.ravel()[index]
     total = t.total[p.row[lanes] + request]
-    engine.outcome.finish_s[p.out[lanes] + request] = s.now[lanes]
+    engine.outcome.finish_s[engine.cells(lanes, request)] = s.now[lanes]
     s.running -= np.bincount(lanes, minlength=s.running.size).astype(np.float64)
-    s.context -= np.bincount(lanes, total, s.running.size)
+    tokens = np.bincount(lanes, total, s.running.size)
+    s.context -= tokens
+    if engine.router is not None:
+        s.outstanding_tokens -= tokens
+    if engine.reserve:
+        s.reserved -= tokens
+        set_room(engine)
     if engine.paged:
         np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], total), engine.one)
         if np.count_nonzero(s.tight):
@@ -54,4 +61,6 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)
     if engine.budgets:
         carry_on &= s.left[first] == NOTHING_LEFT
+    if engine.reserve:
+        carry_on &= s.lane_head[first] == s.joined[first]
     return first[carry_on.nonzero()[0]]

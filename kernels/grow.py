@@ -65,7 +65,7 @@ def _release_prefill(engine: Engine, lanes: Ints, requests: Ints, blocks: Floats
     s.repeated_tokens[last] += s.done[last]
     s.done[last] = 0
     s.left[last] = NOTHING_LEFT
-    engine.outcome.preemptions[engine.params.out[lanes] + requests] += 1
+    engine.outcome.preemptions[engine.cells(lanes, requests)] += 1
 
 
 def _preempt_fresh_prefill(engine: Engine, lanes: Ints) -> None:
@@ -118,4 +118,4 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     ends = s.slot_end[lanes]
     s.next_slot[lanes] = ends.argmin(axis=1)
     s.next_end[lanes] = ends.min(axis=1)
-    engine.outcome.preemptions[p.out[lanes] + request] += 1
+    engine.outcome.preemptions[engine.cells(lanes, request)] += 1

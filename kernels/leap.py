@@ -34,26 +34,47 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
         share = p.budget[lanes] - decoding
         left = s.left[lanes]
         part_way = left < NOTHING_LEFT
+        if engine.reserve:
+            part_way &= share > 0  # decodes alone can exceed a chunk budget
         busy |= part_way
         piece = np.where(part_way, share, 0)
         prefilling = part_way.nonzero()[0]
         # The step that completes a prefill is not part of a leap.
         pieces = np.ceil(left[prefilling] / np.maximum(share[prefilling], 1)) - 1
         steps[prefilling] = np.minimum(steps[prefilling], pieces)
+    if engine.router is not None:
+        busy = engine.due(busy)
     steps *= busy.astype(np.float64)
 
     line = _Line(engine, lanes, decoding, context, piece, steps, prefilling)
     end = _end(now, line.first, line.half, steps)
 
-    stops = (s.head_arrival[lanes] <= end) & (s.running[lanes] < p.max_running[lanes]) & busy
+    stops = (s.head_arrival[lanes] <= end) & busy
+    if engine.reserve:
+        stops &= s.head_total[lanes] <= s.room[lanes]
+        if engine.budgets:
+            stops &= ~part_way & (share > 0)
+    else:
+        stops &= s.running[lanes] < p.max_running[lanes]
     if engine.paged:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it
         # might.
         stops &= (s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]
+    arrival = s.head_arrival[lanes]
+    if engine.router is not None:
+        arrival = np.minimum(np.where(stops, arrival, np.inf), s.horizon)
+        stops = (arrival <= end) & busy
     rows = stops.nonzero()[0]
     if rows.size:
-        arrival = s.head_arrival[lanes][rows]
-        steps[rows], end[rows] = _until_arrival(now[rows], arrival, line.first[rows], line.half[rows], steps[rows])
+        steps[rows], end[rows] = _until_arrival(
+            now[rows], arrival[rows], line.first[rows], line.half[rows], steps[rows]
+        )
+    if engine.reserve and np.count_nonzero(s.woken):
+        # A lane that was idle takes its first step whoever else has arrived at that moment.
+        rows = (s.woken[lanes] & busy & (steps == 0)).nonzero()[0]
+        steps[rows] = 1
+        end[rows] = _end(now[rows], line.first[rows], line.half[rows], steps[rows])
+        s.woken[lanes] = False
 
     if engine.paged:
         rows = _fit_blocks(engine, lanes, decoding, context, steps)
@@ -69,11 +90,13 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
         tokens = steps * piece
         s.done[lanes] += tokens
         s.left[lanes] -= tokens
-        s.silent_steps[lanes] += steps * (s.running[lanes] - decoding)
+        s.silent_steps[lanes] += steps * (part_way if engine.reserve else s.running[lanes] - decoding)
         if engine.paged:
             s.silent_blocks[lanes] += steps * s.prefill_blocks[lanes]
         if engine.preempted:
             _count_recomputed_pieces(engine, np.arange(s.now.size)[lanes], tokens)
+    if engine.reserve:
+        s.silent_blocks[lanes] += steps * s.reserved[lanes]
 
 
 class _Line:
@@ -200,9 +223,9 @@ def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: 
 
 def _count_recomputed_pieces(engine: Engine, lanes: Ints, tokens: Floats) -> None:
     """Pieces of prompts whose request had been preempted count as recomputed. All [n]."""
-    p, s = engine.params, engine.state
+    s = engine.state
     again = s.stack_size[lanes] > s.stack_waiting[lanes]
     first = s.first_prefill[lanes]
     seen = ((tokens > 0) & ~again & (s.preempted_until[lanes] > first)).nonzero()[0]
-    again[seen] = engine.outcome.preemptions[p.out[lanes[seen]] + first[seen]] > 0
+    again[seen] = engine.outcome.preemptions[engine.cells(lanes[seen], first[seen])] > 0
     s.recomputed_tokens[lanes] += np.where(again, tokens, 0)

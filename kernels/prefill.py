@@ -38,6 +38,7 @@ def prefill(engine: Engine) -> None:
         active = s.head > first
         if engine.preempted:
             active |= s.stack_size > s.stack_waiting
+    active = engine.due(active)
     if not np.count_nonzero(active):
         return
     held_by_prefills = s.prefill_blocks
@@ -66,7 +67,8 @@ def prefill(engine: Engine) -> None:
     step = active.astype(np.float64)
     work = (s.decoding + tokens, s.context + pairs, s.context + tokens) if beside else (tokens, pairs, tokens)
     begin = s.now
-    now = begin + step_seconds(engine.coefficients_of(slice(None)), *work, engine.communicates) * step
+    seconds = step_seconds(engine.coefficients_of(slice(None)), *work, engine.communicates) * step
+    now = begin + seconds
     count = end - first
     started = count.astype(np.float64)
     if engine.log is not None:
@@ -76,7 +78,7 @@ def prefill(engine: Engine) -> None:
             emitted += np.bincount(again.lanes, minlength=count.size)
         engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, held_by_prefills)
 
-    s.now = now
+    s.now = now if engine.rules.decodes else begin + seconds / p.stages
     s.first_prefill = end
     if engine.paged and engine.budgets:
         s.prefill_blocks = s.prefill_blocks - (
@@ -88,7 +90,9 @@ def prefill(engine: Engine) -> None:
     if beside:
         s.tick += step
         s.context += s.decoding * step
-        if engine.budgets:
+        if engine.reserve:
+            s.silent_steps += (s.head - end) * step
+        elif engine.budgets:
             s.silent_steps += (s.running - s.decoding - started) * step
             s.silent_blocks += s.prefill_blocks * step
             if again is not None:
@@ -102,15 +106,18 @@ def prefill(engine: Engine) -> None:
             s.silent_blocks[lanes] += waiting
     which, request, place = spread(first, count)
     if which.size:
-        cell = p.out[which] + request
+        cell = engine.cells(which, request)
         engine.outcome.first_token_s[cell] = now[which]
         if not engine.budgets:
             engine.outcome.admitted_s[cell] = begin[which]
-        _start_decoding(engine, which, request, t.prompt[p.row[which] + request], place)
-        s.decoding += started
-        s.context += completed + started
+        if not engine.reserve:
+            start_decoding(engine, which, request, t.prompt[p.row[which] + request], place)
+            s.decoding += started
+            s.context += completed + started
+    if engine.reserve:
+        _close_reserved_step(engine, active, started, tokens)
     if again is not None:
-        _start_decoding(engine, *again)
+        start_decoding(engine, *again)
         np.add.at(s.decoding, again.lanes, 1.0)
         np.add.at(s.context, again.lanes, again.tokens + 1)
     if lanes.size:
@@ -119,6 +126,17 @@ def prefill(engine: Engine) -> None:
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
         s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
         s.tight[lanes] = True
+
+
+def _close_reserved_step(engine: Engine, active: Bools, requests: Floats, tokens: Floats) -> None:
+    """What a prefill step of `requests` and `tokens` leaves behind under reserved memory. All [L]."""
+    s = engine.state
+    s.woken &= ~active
+    s.silent_blocks += s.reserved * active
+    if not engine.rules.decodes:
+        s.running -= requests
+        s.batch = np.where(active, requests, s.batch)
+        s.batch_tokens = np.where(active, tokens, s.batch_tokens)
 
 
 def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, Floats, Floats]:
@@ -227,11 +245,11 @@ def _count_recomputed_prefills(engine: Engine, lanes: Ints, share: Floats) -> No
     reach = s.done[lane][which] + share[which]
     after = np.clip(reach - offset, 0, t.prompt[place])
     before = np.where(request == first[which], s.done[lane][which], 0)
-    preempted = engine.outcome.preemptions[p.out[lane][which] + request] > 0
+    preempted = engine.outcome.preemptions[engine.cells(lane[which], request)] > 0
     np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
 
 
-def _start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
+def start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
     """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding
     ones.
 

@@ -22,8 +22,11 @@ def set_head(engine: Engine) -> None:
     p, s, t = engine.params, engine.state, engine.traffic
     place = p.row + s.head
     s.head_arrival = t.arrival[place] / p.rate
-    s.prompts_at_head = t.prompts_before[place]
-    s.pairs_at_head = t.pairs_before[place]
+    if engine.rules.prefills:
+        s.prompts_at_head = t.prompts_before[place]
+        s.pairs_at_head = t.pairs_before[place]
+    if engine.reserve:
+        s.head_total = t.total[place]
     if engine.paged:
         place = p.block_row + s.head
         s.blocks_at_head = t.blocks_before[place]

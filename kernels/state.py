@@ -40,6 +40,23 @@ class Traffic:
     prompts_before: Floats  # [W (N+3)] sum of the prompt tokens of earlier requests
     pairs_before: Floats  # [W (N+3)] sum of L (L + 1) / 2 over them: attention work of their prefills, in token pairs
     blocks_before: Floats  # [W x block sizes (N+3)] sum of the blocks of their prompts
+    totals_before: Floats  # [W (N+3)] sum of prompt + output tokens; empty but under reserved memory
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What kind of instance the lanes of a batch are; each kind has its order of phases (engine.py).
+
+    decode_beside_prefill  steps that prefill decode too (mixed, chunked); False: they do not (prefill_first)
+    reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
+    prefills               False: requests come with their KV and their first token (decode instances)
+    decodes                False: requests are done with their first token (prefill instances)
+    """
+
+    decode_beside_prefill: bool = True
+    reserve: bool = False
+    prefills: bool = True
+    decodes: bool = True
 
 
 @dataclass
@@ -56,11 +73,12 @@ class Params:
     size: Floats  # the same
     blocks_per_token: Floats  # 1 / block_size
     blocks_in_doubt: Floats  # by which a decoding request can exceed its share of blocks_per_token
-    num_blocks: Floats  # NO_LIMIT under unlimited memory
+    num_blocks: Floats  # NO_LIMIT under unlimited memory; under reserved memory the capacity in tokens
     ramp: Ints  # where the lane's block size begins in Engine.ramps
     max_running: Floats
     budget: Floats  # tokens a step, NO_LIMIT without one
-    max_tokens: Floats  # prompt tokens a prefill batch (prefill_first)
+    max_tokens: Floats  # prompt tokens a prefill batch (prefill_first, prefill instances)
+    stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients
 
 
@@ -114,6 +132,21 @@ class State:
     stack_request: Int32s  # [L, S]
     stack_tokens: Int32s  # [L, S] prompt + emitted tokens: what must be processed again
     growth: npt.NDArray[np.floating]  # [L, B] decoding requests that need a block at ticks = b modulo the block size
+    # Of lanes under reserved memory (docs/systems.md). Requests lane_head <= request < joined wait in the lane, those
+    # from there to first_prefill got their first token in the step that ends now, and have not joined it yet.
+    lane_head: Ints  # [L] first request not admitted to the lane
+    joined: Ints  # [L]
+    reserved: Floats  # [L] tokens set aside for decoding requests
+    room: Floats  # [L] tokens that are not set aside, nor waited for in the lane; inf when it is empty
+    head_total: Floats  # [L] prompt + output tokens of the queue's head
+    woken: Bools  # [L] idle until this very moment: starts on one request, whoever else has arrived
+    resting: Bools  # [L] idle, with all that happened until now handled: another arrival at this moment wakes it
+    # Of lanes whose requests come from a router (route.py), one at a time.
+    known: Ints  # [L] requests sent to the lane so far; without a router all there will ever be
+    horizon: Floats  # [L] when the next request is routed, anywhere in the group: nothing may happen from then on
+    batch: Floats  # [L] requests, and their tokens, of the prefill batch that ends now
+    batch_tokens: Floats  # [L]
+    outstanding_tokens: Floats  # [L] prompt + output tokens of requests that are not finished
 
 
 @dataclass
@@ -124,6 +157,7 @@ class Outcome:
     finish_s: Floats  # [L N]
     admitted_s: Floats  # [L N] beginning of the step that first admitted it
     preemptions: Int32s  # [L N]
+    lane: Int32s  # [L N] the lane that served it, as given; empty without a router
 
 
 def new_state(lanes: int, slots: int, stack: int, residues: int, growth_type: type[np.floating]) -> State:
@@ -143,6 +177,9 @@ def new_state(lanes: int, slots: int, stack: int, residues: int, growth_type: ty
     state.slot_order[:] = np.arange(slots)
     state.next_end[:] = NO_END
     state.left[:] = NOTHING_LEFT
+    state.room[:] = np.inf
+    state.resting[:] = True
+    state.horizon[:] = np.inf
     return state
 
 

@@ -53,7 +53,9 @@ class StepLog:
             if engine.decode_beside_prefill:
                 blocks = blocks + demand(engine, lane, tick)
             blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
-        columns = (s.now[lane], end[lane], s.running[lane], emitted[lane], tokens[lane], blocks)
+        elif engine.reserve:
+            blocks = s.reserved[lane]
+        columns = (s.now[lane], end[lane], _running(engine)[lane], emitted[lane], tokens[lane], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
     def leap(
@@ -81,6 +83,16 @@ class StepLog:
                 held(engine, lane, s.context[lane], tick) + s.prefill_blocks[lane] + grown - (grown - asked)[begins]
             )
             blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
+        elif engine.reserve:
+            blocks = s.reserved[lane]
         tokens = s.decoding[lane] + np.broadcast_to(piece, steps.shape)[row]
-        columns = (begin, end, s.running[lane], s.decoding[lane], tokens, blocks)
+        columns = (begin, end, _running(engine)[lane], s.decoding[lane], tokens, blocks)
         self._parts.append((engine.params.lane[lane], columns))
+
+
+def _running(engine: Engine) -> Floats:
+    """Requests that decode or are in prefill. [L]"""
+    s = engine.state
+    if not engine.reserve:
+        return s.running
+    return s.decoding + (s.head - s.first_prefill) if engine.rules.prefills else s.decoding

@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from .requests import Request, simulate
     from .results import Result
     from .runner import Interrupted, Run, run_grid
+    from .runs import InstanceFacts, LaneResults, run_systems
     from .samples import conversation_workload
-    from .scheduler import Lane, LaneResults, run_lanes, run_scheduler
+    from .scheduler import Lane, run_lanes, run_scheduler
+    from .stages import ROUTERS
     from .steps import ConstantStepTime, StepModel, kv_transfer_time
+    from .systems import (
+        Colocated,
+        DecodeOnly,
+        Disaggregated,
+        PrefillOnly,
+        run_colocated,
+        run_decode_only,
+        run_disaggregated,
+        run_prefill_only,
+    )
     from .tables import load
     from .traces import load_trace, read_trace
     from .workloads import LognormalLen, Workload, lognormal_len, make_workload
@@ -30,8 +42,20 @@ _MODULES = {
     "results": ("Result",),
     "runner": ("Interrupted", "Run", "run_grid"),
     "samples": ("conversation_workload",),
-    "scheduler": ("Lane", "LaneResults", "run_lanes", "run_scheduler"),
+    "runs": ("InstanceFacts", "LaneResults", "run_systems"),
+    "scheduler": ("Lane", "run_lanes", "run_scheduler"),
+    "stages": ("ROUTERS",),
     "steps": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
+    "systems": (
+        "Colocated",
+        "DecodeOnly",
+        "Disaggregated",
+        "PrefillOnly",
+        "run_colocated",
+        "run_decode_only",
+        "run_disaggregated",
+        "run_prefill_only",
+    ),
     "tables": ("load",),
     "traces": ("load_trace", "read_trace"),
     "workloads": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
@@ -41,15 +65,21 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "IB_NDR",
     "NVLINK_4",
+    "ROUTERS",
     "Chip",
+    "Colocated",
     "ConfigError",
     "ConstantStepTime",
+    "DecodeOnly",
+    "Disaggregated",
+    "InstanceFacts",
     "Interrupted",
     "Lane",
     "LaneResults",
     "Link",
     "LognormalLen",
     "Model",
+    "PrefillOnly",
     "Request",
     "Result",
     "Run",
@@ -71,9 +101,14 @@ __all__ = [
     "model_names",
     "percentile",
     "read_trace",
+    "run_colocated",
+    "run_decode_only",
+    "run_disaggregated",
     "run_grid",
     "run_lanes",
+    "run_prefill_only",
     "run_scheduler",
+    "run_systems",
     "simulate",
 ]
 
