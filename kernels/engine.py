@@ -275,12 +275,10 @@ class Engine:
         prompt, total, size = t.prompt[place], t.total[place], queues[1][queue]
         count = queues.shape[1]
         tokens = np.bincount(queue, prompt * self.rules.prefills, count)
-        blocks = np.bincount(queue, np.zeros(queue.size), count)
         sent = total - prompt - (not self.rules.prefills) if self.rules.decodes else np.ones(queue.size)
         emitted = np.bincount(queue, sent, count)
-        if self.paged:
-            before = prompt - self.rules.prefills
-            blocks = np.bincount(queue, _ceil_sum(total - 1, size) - _ceil_sum(before, size), count)
+        held = _ceil_sum(total - 1, size) - _ceil_sum(prompt - self.rules.prefills, size)
+        blocks = np.bincount(queue, held * self.paged, count)
         sums: Floats = np.stack([tokens, emitted, blocks])[:, which.ravel()]
         return sums
 

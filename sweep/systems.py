@@ -52,9 +52,13 @@ class _Checked(System):
         if self.router not in ROUTERS:
             raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
         self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
-        tokens = int(np.sum(self.workload.output_tokens)) + int(np.sum(self.workload.prompt_tokens))
-        if tokens >= NO_END:
-            raise ValueError(f"workload: has {tokens} tokens, and could take as many steps: must be below {NO_END:.0f}")
+
+    def _check_steps(self, budget: int | None) -> None:
+        """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""
+        pieces = -(-self.workload.prompt_tokens // (budget or MOST))
+        steps = int(np.sum(self.workload.output_tokens)) + int(np.sum(pieces))
+        if steps >= NO_END:
+            raise ValueError(f"workload: could take {steps} steps, must be fewer than {NO_END:.0f}")
 
     def _check_step(self, name: str) -> None:
         step = getattr(self, name)
@@ -128,6 +132,7 @@ class Colocated(_Checked):
         if getattr(self, used) is None:
             self._keep(used, DEFAULT_CHUNK_BUDGET if used == "chunk_budget" else DEFAULT_MAX_TOKENS)
         self._whole(used)
+        self._check_steps(self.chunk_budget)
 
     def _scheduler(self) -> Lane:
         options = (self.max_running, self.block_size, self.num_blocks, self.token_budget, self.max_tokens)
@@ -180,6 +185,7 @@ class PrefillOnly(_Checked):
         self._check_traffic()
         self._whole("n_instances", MAX_INSTANCES)
         self._whole("max_tokens")
+        self._check_steps(None)
 
     def stages(self) -> tuple[str, ...]:
         """Roles of the instances that a request meets."""
@@ -216,6 +222,7 @@ class DecodeOnly(_Checked):
         self._check_step("step")
         self._check_traffic()
         self._whole("n_instances", MAX_INSTANCES)
+        self._check_steps(None)
         self._keep("num_blocks", _check_decode_memory(self, self.step))
 
     @property
@@ -278,6 +285,7 @@ class Disaggregated(_Checked):
         for name in ("n_prefill", "n_decode"):
             self._whole(name, MAX_INSTANCES)
         self._whole("max_tokens")
+        self._check_steps(None)
         self._keep("num_blocks", _check_decode_memory(self, self.decode_step))
 
     @property
