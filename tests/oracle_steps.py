@@ -25,6 +25,7 @@ class StepTimes:
         self.layers: int = layers
         self.d_model: int = d
         self.tp: int = tp
+        self.pp: int = step["pp"]
         self.overhead: float = step["overhead_s"]
         self.alpha: float = link["alpha_s"]
         self.link_bandwidth: float = link["bandwidth_bytes_per_s"]
@@ -55,3 +56,16 @@ class StepTimes:
         ring = 2 * (p - 1) * self.alpha + 2 * (p - 1) / p * seconds
         doubling = math.ceil(math.log2(p)) * (self.alpha + seconds)
         return 2 * self.layers * min(ring, doubling)
+
+
+class ConstantTimes:
+    """A step with a token in it takes `seconds`. There is no KV capacity, so memory is what the case says."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.pp = float(seconds), 1
+
+    def mixed(self, batch: int, ctx: int, chunk: int, attention_pairs: float) -> float:
+        return self.seconds if batch + chunk else 0.0
+
+    def prefill(self, prompts: list[int]) -> float:
+        return self.seconds
