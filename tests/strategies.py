@@ -157,10 +157,10 @@ def traffic(draw: st.DrawFn) -> Traffic:
 
 
 @st.composite
-def step_times(draw: st.DrawFn) -> dict[str, Any]:
+def step_times(draw: st.DrawFn, constant: bool = True, pps: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
     """Small models on chips and links so made that a few tokens move a step from one regime to another."""
     rng = Random(draw(st.integers(0, 2**32)))
-    if draw(st.integers(0, 5)) == 0:
+    if constant and draw(st.integers(0, 5)) == 0:
         return {"seconds": rng.uniform(0.001, 2.0)}
     kv_heads = draw(st.sampled_from([1, 2, 4]))
     model: dict[str, Any] = {
@@ -180,7 +180,7 @@ def step_times(draw: st.DrawFn) -> dict[str, Any]:
         "chip": {"name": "small", "bf16": 1.0, "fp8": 1.0, "mem_bw": 1.0, "mem_cap": 1.0},
         "link": {"alpha_s": 1.0, "bandwidth_bytes_per_s": 1.0},
         "tp": draw(st.sampled_from([1, 2, 3, 4, 8])),
-        "pp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from(pps)),
         "weight_bytes": draw(st.sampled_from([1.0, 2.0])),
         "kv_bytes": draw(st.sampled_from([1.0, 2.0])),
         "mfu": rng.uniform(0.2, 1.0),
