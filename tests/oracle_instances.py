@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import oracle
-from oracle_steps import StepTimes
+from oracle_steps import ConstantTimes, StepTimes
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ class Unit:
 class PrefillInstance(Unit):
     """Its load is the prompt tokens that are queued."""
 
-    def __init__(self, times: StepTimes, max_tokens: int):
+    def __init__(self, times: StepTimes | ConstantTimes, max_tokens: int):
         super().__init__()
         self.times, self.max_tokens = times, max_tokens
         self.queue: deque[Request] = deque()
@@ -133,7 +133,7 @@ class PrefillInstance(Unit):
 class DecodeLane(Unit):
     """Decoding with reserved memory: a lane of a decode instance, and a part of a colocated one."""
 
-    def __init__(self, times: StepTimes, capacity: int):
+    def __init__(self, times: StepTimes | ConstantTimes, capacity: int):
         super().__init__()
         self.times, self.capacity = times, capacity
         self.waiting: deque[Request] = deque()
@@ -194,7 +194,7 @@ class DecodeLane(Unit):
 class ColocatedInstance(DecodeLane):
     """A queue and a lane. `taken` are in the present step's prefill, and end theirs there unless one is `partial`."""
 
-    def __init__(self, times: StepTimes, max_tokens: int, chunk_budget: int | None):
+    def __init__(self, times: StepTimes | ConstantTimes, max_tokens: int, chunk_budget: int | None):
         super().__init__(times, times.kv_capacity)
         self.max_tokens, self.chunk_budget = max_tokens, chunk_budget
         self.queue: deque[Request] = deque()

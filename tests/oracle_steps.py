@@ -1,6 +1,7 @@
 """Step times in plain Python, from the formulas alone. A step is given as in the golden files: dicts of numbers."""
 
 import math
+import sys
 from typing import Any
 
 
@@ -59,13 +60,17 @@ class StepTimes:
 
 
 class ConstantTimes:
-    """A step with a token in it takes `seconds`. There is no KV capacity, so memory is what the case says."""
+    """A step with a token in it takes `seconds`. Nothing is known of KV: memory has no limit, transfers no bytes."""
 
     def __init__(self, seconds: float):
-        self.seconds, self.pp = float(seconds), 1
+        self.seconds, self.pp, self.kv, self.kv_capacity = float(seconds), 1, 0.0, sys.maxsize
 
     def mixed(self, batch: int, ctx: int, chunk: int, attention_pairs: float) -> float:
         return self.seconds if batch + chunk else 0.0
 
     def prefill(self, prompts: list[int]) -> float:
         return self.seconds
+
+
+def times_of(step: dict[str, Any]) -> StepTimes | ConstantTimes:
+    return ConstantTimes(step["seconds"]) if "seconds" in step else StepTimes(step)

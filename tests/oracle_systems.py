@@ -23,7 +23,6 @@ from oracle_instances import (
     Step,
     Unit,
 )
-from oracle_steps import StepTimes
 
 IB_NDR = {"alpha_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
 
@@ -73,7 +72,7 @@ def run_system(
     arrivals: Sequence[float],
     prompts: Sequence[int],
     outputs: Sequence[int],
-    steps: dict[str, StepTimes],
+    steps: dict[str, Any],
     *,
     router: str = "least_loaded",
     draws: Sequence[Sequence[Any]] = ((), ()),
@@ -82,7 +81,7 @@ def run_system(
 ) -> tuple[list[Request], list[Instance]]:
     """Requests as given, and the instances, prefill before decode. Those that are refused have status "refused".
 
-    steps  `step`, or `prefill_step` and `decode_step`
+    steps  StepTimes `step`, or `prefill_step` and `decode_step`
     draws  the router's, of stages 0 and 1
     """
     requests = [Request(i, *request) for i, request in enumerate(zip(arrivals, prompts, outputs, strict=True))]

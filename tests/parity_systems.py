@@ -10,7 +10,7 @@ import numpy as np
 import servesweep
 from invariants_systems import check_system
 from oracle_instances import Instance, Request, Step
-from oracle_steps import ConstantTimes, StepTimes
+from oracle_steps import times_of
 from oracle_systems import run_system
 from parity import step_model, workload
 from servesweep import Result
@@ -36,10 +36,7 @@ class SystemCase:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of run_<system>; `link` as a dict
 
     def times(self) -> dict[str, Any]:
-        return {
-            name: ConstantTimes(step["seconds"]) if "seconds" in step else StepTimes(step)
-            for name, step in self.steps.items()
-        }
+        return {name: times_of(step) for name, step in self.steps.items()}
 
 
 def draws(router: str, seed: int, stage: int, n: int) -> list[Any]:

@@ -4,9 +4,20 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from oracle_steps import StepTimes
+from oracle_steps import StepTimes, times_of
 from parity_systems import SystemCase
-from strategies import BLOCK_SIZES, POLICIES, SLACK, SLOTS, Traffic, blocks_needed, shapes, step_times, traffic
+from strategies import (
+    BLOCK_SIZES,
+    POLICIES,
+    SLACK,
+    SLOTS,
+    Traffic,
+    blocks_needed,
+    shapes,
+    small_models,
+    step_times,
+    traffic,
+)
 
 SYSTEMS = ("colocated", "disaggregated", "prefill_only", "decode_only")
 ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two")
@@ -17,8 +28,10 @@ PPS = (1, 2, 4)
 def exact_steps(draw: st.DrawFn) -> dict[str, Any]:
     """Every time is a sum of powers of two that a float holds exactly, whatever the order of the additions.
 
-    Half of them last a second whatever they do; the others grow with tokens and context.
+    Half of them last the same whatever they do; the others grow with tokens and context.
     """
+    if draw(st.integers(0, 9)) == 0:
+        return {"seconds": draw(st.sampled_from([1.0, 0.5]))}
     tp, pp = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from(PPS))
     names = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab")
     step: dict[str, Any] = {
@@ -89,7 +102,8 @@ def system_cases(
         memories = {"colocated": ["reserve", "paged", "unlimited"], "prefill_only": ["reserve"]}
         memory = draw(st.sampled_from(memories.get(system, ["reserve", "paged"])))
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
-    steps = {role: draw(exact_steps() if exact else step_times(constant=False, pps=PPS)) for role in roles}
+    model = st.just(draw(small_models()))
+    steps = {role: draw(exact_steps() if exact else step_times(model, PPS)) for role in roles}
     counts = ("n_prefill", "n_decode") if system == "disaggregated" else ("n_instances",)
     options: dict[str, Any] = {name: draw(st.integers(1, 5)) for name in counts}
     options["router"] = draw(st.sampled_from(ROUTERS)) if router is None else router
@@ -106,7 +120,7 @@ def system_cases(
         options["max_tokens"] = draw(st.sampled_from([1, 10, 60, 4096]))
     if memory != "reserve":
         lengths = list(zip(requests.prompt_tokens, requests.output_tokens, strict=True))
-        lanes = 1 if system == "colocated" else steps[roles[-1]]["pp"]
+        lanes = 1 if system == "colocated" else steps[roles[-1]].get("pp", 1)
         options |= scheduler_options(draw, lengths, memory, lanes)
         if options.get("policy") == "chunked":
             options["token_budget"] = options["max_running"] + draw(st.integers(0, 20))
@@ -114,8 +128,7 @@ def system_cases(
     if system == "disaggregated" and draw(st.booleans()):
         options["link"] = draw(links(exact))
     if not exact:
-        decode = StepTimes(steps[roles[-1]]).mixed(1, 1, 0, 0)
-        rate = draw(st.sampled_from([0.03, 0.3, 3.0])) / decode
+        rate = draw(st.sampled_from([0.03, 0.3, 3.0])) / times_of(steps[roles[-1]]).mixed(1, 1, 0, 0)
     return SystemCase(system, requests, rate, steps, options)
 
 
