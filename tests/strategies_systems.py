@@ -24,15 +24,14 @@ ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "
 PPS = (1, 2, 4)
 
 
-@st.composite
-def exact_steps(draw: st.DrawFn) -> dict[str, Any]:
+def exact_step(rng: Random) -> dict[str, Any]:
     """Every time is a sum of powers of two that a float holds exactly, whatever the order of the additions.
 
     Half of them last the same whatever they do; the others grow with tokens and context.
     """
-    if draw(st.integers(0, 9)) == 0:
-        return {"seconds": draw(st.sampled_from([1.0, 0.5]))}
-    tp, pp = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from(PPS))
+    if rng.randrange(10) == 0:
+        return {"seconds": rng.choice([1.0, 0.5])}
+    tp, pp = rng.choice([1, 1, 2, 4]), rng.choice(PPS)
     names = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab")
     step: dict[str, Any] = {
         "model": {"name": "one", **dict.fromkeys(names, 1)},  # 16 bytes of weights, 4 a token; 16 FLOPs a token
@@ -44,22 +43,25 @@ def exact_steps(draw: st.DrawFn) -> dict[str, Any]:
         "kv_bytes": 2.0,
         "mfu": 1.0,
         "mbu": 1.0,
-        "overhead_s": draw(st.sampled_from([1.0, 0.5, 2.0])),
+        "overhead_s": rng.choice([1.0, 0.5, 2.0]),
         "mem_reserve": 0.0,
     }
-    if draw(st.booleans()):
-        step["overhead_s"] = draw(st.sampled_from([0.0, 0.5]))
-        step["chip"]["mem_bw"] = draw(st.sampled_from([16.0, 32.0, 128.0]))
-        step["chip"]["bf16"] = draw(st.sampled_from([16.0, 64.0, 512.0, 2.0**20]))
+    if rng.random() < 0.5:
+        step["overhead_s"] = rng.choice([0.0, 0.5])
+        step["chip"]["mem_bw"] = rng.choice([16.0, 32.0, 128.0])
+        step["chip"]["bf16"] = rng.choice([16.0, 64.0, 512.0, 2.0**20])
         step["link"] = {
-            "alpha_s": draw(st.sampled_from([0.25, 2.0**-5])),
-            "bandwidth_bytes_per_s": draw(st.sampled_from([8.0, 64.0, 2.0**12])),
+            "alpha_s": rng.choice([0.25, 2.0**-5]),
+            "bandwidth_bytes_per_s": rng.choice([8.0, 64.0, 2.0**12]),
         }
-    kv_tokens = draw(st.integers(4, 40) | st.integers(20, 300))
+    kv_tokens = rng.choice([rng.randint(4, 40), rng.randint(20, 300)])
     size = StepTimes(step)
     step["chip"]["mem_cap"] = (size.n_params * 2.0 + kv_tokens * size.kv * tp) / (tp * pp)
     assert StepTimes(step).kv_capacity == kv_tokens
     return step
+
+
+EXACT_STEPS = st.randoms(use_true_random=False).map(exact_step)
 
 
 @st.composite
@@ -103,7 +105,7 @@ def system_cases(
         memory = draw(st.sampled_from(memories.get(system, ["reserve", "paged"])))
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
     model = st.just(draw(small_models()))
-    steps = {role: draw(exact_steps() if exact else step_times(model, PPS)) for role in roles}
+    steps = {role: draw(EXACT_STEPS if exact else step_times(model, PPS)) for role in roles}
     counts = ("n_prefill", "n_decode") if system == "disaggregated" else ("n_instances",)
     options: dict[str, Any] = {name: draw(st.integers(1, 5)) for name in counts}
     options["router"] = draw(st.sampled_from(ROUTERS)) if router is None else router

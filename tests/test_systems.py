@@ -11,7 +11,7 @@ from parity import assert_identical as assert_identical_lanes
 from parity import lanes_of
 from parity_systems import SystemCase, assert_identical, check_result, check_results, run, systems_of
 from strategies import LaneCase, Traffic, batches, golden
-from strategies_systems import ROUTERS, SYSTEMS, system_batches, system_cases
+from strategies_systems import ROUTERS, SYSTEMS, exact_step, system_batches, system_cases
 
 PAGED = [("colocated", "paged"), ("colocated", "unlimited"), ("disaggregated", "paged"), ("decode_only", "paged")]
 
@@ -83,6 +83,39 @@ def crowd(rng: Random, n_traffics: int, systems_each: int) -> list[SystemCase]:
                 options["max_tokens"] = rng.choice([1, 500, 4096])
             cases.append(SystemCase(system, traffic, rng.choice([0.5, 5.0, 20.0, 100.0]), steps, options))
     return cases
+
+
+def exact_crowd(rng: Random, n_traffics: int, systems_each: int) -> list[SystemCase]:
+    """Hundreds of arrivals on a grid, on clocks whose steps end there too."""
+    cases = []
+    for _ in range(n_traffics):
+        n = rng.choice([100, 250])
+        span = n * rng.choice([0, 1, 4, 10])
+        lengths = [[rng.randint(1, top) for _ in range(n)] for top in rng.choice([(6, 6), (30, 4), (3, 30)])]
+        traffic = Traffic([float(rng.randint(0, span)) for _ in range(n)], *lengths)
+        for _ in range(systems_each):
+            system = rng.choice(SYSTEMS)
+            roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
+            options: dict[str, Any] = {"router": rng.choice(ROUTERS)}
+            for name in ("n_prefill", "n_decode") if system == "disaggregated" else ("n_instances",):
+                options[name] = rng.choice([1, 2, 3, 8])
+            if system == "colocated" and rng.random() < 0.5:
+                options |= {"policy": "chunked", "chunk_budget": rng.choice([3, 10, 100])}
+            elif system != "decode_only":
+                options["max_tokens"] = rng.choice([1, 10, 100])
+            if system == "disaggregated":
+                options["link"] = {
+                    "alpha_s": rng.choice([0.0, 1.0]),
+                    "bandwidth_bytes_per_s": rng.choice([8.0, 2.0**80]),
+                }
+            cases.append(SystemCase(system, traffic, 1.0, {role: exact_step(rng) for role in roles}, options))
+    return cases
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_batch_of_ties(seed: int) -> None:
+    cases = exact_crowd(Random(seed), n_traffics=6, systems_each=30)
+    check_results(servesweep.run_systems(systems_of(cases)), cases)
 
 
 @pytest.mark.parametrize("seed", range(3))
