@@ -45,7 +45,7 @@ class Scheduler:
         self.log: list[Row] | None = limits.pop("log", None)
         assert not limits, limits
         self.time: float = 0
-        self.free = self.num_blocks
+        self.free, self.finished = self.num_blocks, list[Sequence]()  # finished: in the last step
         self.arriving = deque(sorted(sequences, key=lambda seq: (seq.arrival, seq.key)))
         self.waiting: deque[Sequence] = deque()  # arrived, preempted ones in front
         self.running: list[Sequence] = []  # in order of admission
@@ -117,14 +117,14 @@ class Scheduler:
 
     def process(self, batch: list[Sequence]) -> tuple[int, int]:
         """Run one step of the batch and move the clock to its end. Returns tokens emitted and tokens processed."""
-        prefilling, prefilled, finished = [], [], []
+        prefilling, prefilled, self.finished = [], [], []
         ctx = chunk = pairs = 0
         for seq in batch:
             if seq.status == "decode":
                 ctx += seq.prompt + seq.emitted
                 seq.emitted += 1
                 if seq.emitted == seq.output:
-                    finished.append(seq)
+                    self.finished.append(seq)
             else:
                 prefilling.append(seq)
         decoding = len(batch) - len(prefilling)
@@ -149,11 +149,11 @@ class Scheduler:
             if seq.emitted == 1:
                 seq.first_token = self.time
             if seq.emitted == seq.output:
-                finished.append(seq)
-        for seq in finished:
+                self.finished.append(seq)
+        for seq in self.finished:
             seq.status, seq.finish = "finished", self.time
             self.release(seq)
-        if finished:
+        if self.finished:
             self.running = [seq for seq in self.running if seq.status != "finished"]
         return decoding + len(prefilled), decoding + chunk
 

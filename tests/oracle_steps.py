@@ -1,6 +1,7 @@
 """Step times in plain Python, from the formulas alone. A step is given as in the golden files: dicts of numbers."""
 
 import math
+import sys
 from typing import Any
 
 
@@ -25,6 +26,7 @@ class StepTimes:
         self.layers: int = layers
         self.d_model: int = d
         self.tp: int = tp
+        self.pp: int = step["pp"]
         self.overhead: float = step["overhead_s"]
         self.alpha: float = link["alpha_s"]
         self.link_bandwidth: float = link["bandwidth_bytes_per_s"]
@@ -55,3 +57,20 @@ class StepTimes:
         ring = 2 * (p - 1) * self.alpha + 2 * (p - 1) / p * seconds
         doubling = math.ceil(math.log2(p)) * (self.alpha + seconds)
         return 2 * self.layers * min(ring, doubling)
+
+
+class ConstantTimes:
+    """A step with a token in it takes `seconds`. Nothing is known of KV: memory has no limit, transfers no bytes."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.pp, self.kv, self.kv_capacity = float(seconds), 1, 0.0, sys.maxsize
+
+    def mixed(self, batch: int, ctx: int, chunk: int, attention_pairs: float) -> float:
+        return self.seconds if batch + chunk else 0.0
+
+    def prefill(self, prompts: list[int]) -> float:
+        return self.seconds
+
+
+def times_of(step: dict[str, Any]) -> StepTimes | ConstantTimes:
+    return ConstantTimes(step["seconds"]) if "seconds" in step else StepTimes(step)

@@ -157,13 +157,10 @@ def traffic(draw: st.DrawFn) -> Traffic:
 
 
 @st.composite
-def step_times(draw: st.DrawFn) -> dict[str, Any]:
-    """Small models on chips and links so made that a few tokens move a step from one regime to another."""
+def small_models(draw: st.DrawFn) -> dict[str, Any]:
     rng = Random(draw(st.integers(0, 2**32)))
-    if draw(st.integers(0, 5)) == 0:
-        return {"seconds": rng.uniform(0.001, 2.0)}
     kv_heads = draw(st.sampled_from([1, 2, 4]))
-    model: dict[str, Any] = {
+    return {
         "name": "small",
         "n_layers": rng.randint(1, 4),
         "d_model": rng.randint(4, 40),
@@ -175,12 +172,23 @@ def step_times(draw: st.DrawFn) -> dict[str, Any]:
         "tied_embeddings": draw(st.booleans()),
         "gated_mlp": draw(st.booleans()),
     }
+
+
+@st.composite
+def step_times(
+    draw: st.DrawFn, models: st.SearchStrategy[dict[str, Any]] | None = None, pps: tuple[int, ...] = (1, 2)
+) -> dict[str, Any]:
+    """Small models on chips and links so made that a few tokens move a step from one regime to another."""
+    rng = Random(draw(st.integers(0, 2**32)))
+    if draw(st.integers(0, 5)) == 0:
+        return {"seconds": rng.uniform(0.001, 2.0)}
+    model = draw(small_models() if models is None else models)
     step: dict[str, Any] = {
         "model": model,
         "chip": {"name": "small", "bf16": 1.0, "fp8": 1.0, "mem_bw": 1.0, "mem_cap": 1.0},
         "link": {"alpha_s": 1.0, "bandwidth_bytes_per_s": 1.0},
         "tp": draw(st.sampled_from([1, 2, 3, 4, 8])),
-        "pp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from(pps)),
         "weight_bytes": draw(st.sampled_from([1.0, 2.0])),
         "kv_bytes": draw(st.sampled_from([1.0, 2.0])),
         "mfu": rng.uniform(0.2, 1.0),
@@ -198,7 +206,7 @@ def step_times(draw: st.DrawFn) -> dict[str, Any]:
     }
     gpus = step["tp"] * step["pp"]
     kv_tokens = rng.randint(20, 300) + 0.5  # half a token: no rounding decides about the capacity
-    kv_bytes = kv_tokens * size.kv * max(1, step["tp"] / kv_heads)
+    kv_bytes = kv_tokens * size.kv * max(1, step["tp"] / model["n_kv_heads"])
     step["chip"] = {
         "name": "small",
         "bf16": flops,

@@ -1,0 +1,155 @@
+"""A case of a serving system, the oracle's and the package's answers to it, and their comparison."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import servesweep
+from invariants_systems import check_system
+from oracle_instances import Instance, Request, Step
+from oracle_steps import times_of
+from oracle_systems import run_system
+from parity import step_model, workload
+from servesweep import Result
+from servesweep.scheduler import LaneResults
+from strategies import Traffic
+
+TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s", "kv_ready_s")
+ROWS = (*TIMES, "prompt_tokens", "output_tokens", "preemptions", "rejected")
+CLASSES = {
+    "colocated": "Colocated",
+    "disaggregated": "Disaggregated",
+    "prefill_only": "PrefillOnly",
+    "decode_only": "DecodeOnly",
+}
+
+
+@dataclass
+class SystemCase:
+    system: str
+    traffic: Traffic
+    rate: float
+    steps: dict[str, dict[str, Any]]  # `step`, or `prefill_step` and `decode_step`, as in the golden files
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of run_<system>; `link` as a dict
+
+    def times(self) -> dict[str, Any]:
+        return {name: times_of(step) for name, step in self.steps.items()}
+
+
+def draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
+    rng = np.random.default_rng([seed, stage])
+    shape = {"random": n, "power_of_two": (n, 2)}.get(router, 0)
+    drawn: list[Any] = rng.random(shape).tolist()
+    return drawn
+
+
+def answer(case: SystemCase, trace: list[Step] | None = None) -> tuple[SimpleNamespace, list[Instance], list[Request]]:
+    """The oracle's, in the words of servesweep.Result."""
+    options = dict(case.options)
+    options.pop("on_reject", None)
+    seed, router = options.pop("router_seed", 0), options.get("router", "least_loaded")
+    n = len(case.traffic.arrival_s)
+    requests, instances = run_system(
+        case.system,
+        [arrival / case.rate for arrival in case.traffic.arrival_s],
+        case.traffic.prompt_tokens,
+        case.traffic.output_tokens,
+        case.times(),
+        draws=[draws(router, seed, stage, n) for stage in (0, 1)],
+        trace=trace,
+        **options,
+    )
+    run = SimpleNamespace(
+        arrival_s=[r.arrival for r in requests],
+        prompt_tokens=[r.prompt for r in requests],
+        output_tokens=[r.output for r in requests],
+        admitted_s=[r.admitted for r in requests],
+        first_token_s=[r.first_token for r in requests],
+        finish_s=[r.finish for r in requests],
+        kv_ready_s=[r.kv_ready for r in requests],
+        preemptions=[r.preemptions for r in requests],
+        rejected=[r.status == "refused" for r in requests],
+    )
+    return run, instances, requests
+
+
+def oracle_result(case: SystemCase) -> Result:
+    run, _, _ = answer(case)
+    return Result(**vars(run))
+
+
+def arguments(case: SystemCase) -> dict[str, Any]:
+    """What run_<system> takes besides the workload."""
+    options = dict(case.options)
+    if "link" in options:
+        link = options["link"]
+        options["link"] = servesweep.Link("link", link["alpha_s"], link["bandwidth_bytes_per_s"])
+    return {**{name: step_model(step) for name, step in case.steps.items()}, **options}
+
+
+def run(case: SystemCase) -> Result:
+    function = getattr(servesweep, f"run_{case.system}")
+    result: Result = function(workload(case.traffic, case.rate), **arguments(case))
+    return result
+
+
+def systems_of(cases: Sequence[SystemCase]) -> list[Any]:
+    """Systems that share a Traffic share the Workload made from it."""
+    shared = {id(case.traffic): workload(case.traffic) for case in cases}
+    return [
+        getattr(servesweep, CLASSES[case.system])(workload=shared[id(case.traffic)], rate=case.rate, **arguments(case))
+        for case in cases
+    ]
+
+
+def check_times(got: Any, expected: Any) -> None:
+    for name in ("preemptions", "rejected"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
+    for name in TIMES:
+        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), rtol=1e-9, err_msg=name)
+
+
+def check_result(result: Result, case: SystemCase) -> None:
+    expected, instances, _ = answer(case)
+    check_times(result, expected)
+    assert result.steps == sum(instance.steps for instance in instances)
+    check_system(result, case)
+
+
+def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
+    """All systems of a batch, with the counts of their instances."""
+    for i, case in enumerate(cases):
+        expected, instances, _ = answer(case)
+        check_times(results.result(i), expected)
+        check_system(results.result(i), case)
+        mine = results.instances.system == i
+        rows = {
+            name: getattr(results.instances, name)[mine].tolist() for name in ("role", "instance", "requests", "steps")
+        }
+        assert rows["role"] == [instance.role for instance in instances]
+        assert rows["instance"] == [instance.number for instance in instances]
+        assert rows["requests"] == [instance.requests for instance in instances]
+        assert rows["steps"] == [instance.steps for instance in instances]
+        np.testing.assert_allclose(
+            results.instances.busy_s[mine], [instance.busy_s for instance in instances], rtol=1e-9
+        )
+
+
+def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
+    """To the last bit, but for padding."""
+    n = a.n_requests[i]
+    assert n == b.n_requests[j]
+    for name in ROWS:
+        np.testing.assert_array_equal(getattr(a, name)[i, :n], getattr(b, name)[j, :n], err_msg=name, strict=True)
+    one, other = a.instances.system == i, b.instances.system == j
+    for name in ("role", "instance", "requests", "steps", "busy_s"):
+        left, right = getattr(a.instances, name)[one], getattr(b.instances, name)[other]
+        np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def seconds(values: Sequence[float | None]) -> list[float]:
+    """Times of a golden file: null is NaN."""
+    return [math.nan if value is None else value for value in values]

@@ -1,0 +1,65 @@
+"""Every golden case of the serving systems: the oracle's answer and the package's, and the measures of both."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from invariants_systems import check_system, check_trace
+from oracle_instances import Step
+from parity_systems import SystemCase, answer, check_result, run, seconds
+from servesweep import Result, attainment, percentile
+from strategies import GOLDEN, Traffic, golden
+
+OTHERS = ("goodput", "step-times", "workloads")
+NAMES = sorted(path.stem for path in (GOLDEN / "serving").glob("*.json") if path.stem not in OTHERS)
+
+
+def golden_case(name: str) -> tuple[SystemCase, dict[str, Any]]:
+    case = golden(f"serving/{name}")
+    inputs = case["inputs"]
+    traffic = Traffic(inputs["arrival_s"], inputs["prompt_tokens"], inputs["output_tokens"])
+    return SystemCase(inputs["system"], traffic, 1.0, inputs["steps"], inputs["options"]), case["outputs"]
+
+
+def check_golden(result: Result, outputs: dict[str, Any]) -> None:
+    for name in ("first_token_s", "finish_s", "kv_ready_s"):
+        np.testing.assert_allclose(getattr(result, name), seconds(outputs[name]), rtol=1e-9, err_msg=name)
+    for name in ("ttft", "tpot"):
+        for q in (50, 99):
+            if f"{name}_p{q}_s" in outputs:
+                assert percentile(result, name, q) == pytest.approx(outputs[f"{name}_p{q}_s"], rel=1e-9)
+    slo = outputs["slo"]
+    assert attainment(result, slo["ttft_s"], slo["tpot_s"]) == outputs["attainment"]
+    assert attainment(result, slo["ttft_s"]) == outputs["attainment_ttft_only"]
+    assert attainment(result, slo["ttft_s"], slo["tpot_s"], warmup=0, cooldown=0) == outputs["attainment_whole_run"]
+
+
+def test_all_systems_are_among_the_cases() -> None:
+    assert len(NAMES) == 26
+    systems = {golden_case(name)[0].system for name in NAMES}
+    assert systems == {"colocated", "disaggregated", "prefill_only", "decode_only"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_oracle(name: str) -> None:
+    case, outputs = golden_case(name)
+    trace: list[Step] = []
+    run, instances, requests = answer(case, trace)
+    columns = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s", "kv_ready_s")
+    check_golden(Result(**{column: getattr(run, column) for column in columns}), outputs)
+    check_system(run, case)
+    check_trace(trace, case)
+    stages = 2 if case.system == "disaggregated" else 1
+    assert all(len(request.served_by) == stages for request in requests)
+    assert sum(instance.requests for instance in instances) == stages * len(requests)
+    assert sum(instance.steps for instance in instances) == len(trace)
+    for instance in instances:
+        assert (instance.load, instance.unfinished, instance.tokens) == (0, 0, 0), "all counts are given back"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_package(name: str) -> None:
+    case, outputs = golden_case(name)
+    result = run(case)
+    check_golden(result, outputs)
+    check_result(result, case)
