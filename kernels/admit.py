@@ -123,9 +123,8 @@ def _start_with_kv(engine: Engine, head: Ints, count: Ints) -> None:
     lanes, request, order = spread(head, count)
     place = p.row[lanes] + request
     cells = engine.cells(lanes, request)
-    engine.outcome.first_token_s[cells] = t.arrival[place] / p.rate[lanes]
     engine.outcome.admitted_s[cells] = s.now[lanes]
-    start_decoding(engine, lanes, request, t.prompt[place], order)
+    start_decoding(engine, lanes, request, t.prompt[place], order, emits=False)
     started = count.astype(np.float64)
     s.decoding += started
     s.context += np.bincount(lanes, t.prompt[place], s.now.size) + started

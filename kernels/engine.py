@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .admit import admit
 from .blocks import block_ramps
 from .finish import finish
+from .gaps import BINS
 from .grow import grow
 from .leap import leap
 from .prefill import prefill
@@ -81,12 +82,14 @@ class Engine:
         rules: Rules,
         *,
         router: Router | None = None,
+        gaps: bool = False,
         log: StepLog | None = None,
     ) -> None:
         lanes = params.n.size
         most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
         self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
         self.rules, self.router = rules, router
+        self.gaps = gaps and rules.decodes  # whether gaps between tokens are kept
         self.decode_beside_prefill, self.reserve = rules.decode_beside_prefill, rules.reserve
         # Facts about the whole batch, so that what nobody needs is not computed.
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
@@ -104,7 +107,9 @@ class Engine:
         self.one = residue_type(1)  # of the type of State.growth: adding another one is ten times slower
         residues = max(block_sizes) if self.paged else 1
         stack = most_running if self.paged else 0
-        self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type)
+        bins = BINS if self.gaps else 0
+        self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type, bins)
+        self.gap_counts = np.zeros((lanes, bins))  # of lanes that are done
         if not rules.reserve:
             self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
         self.state.free[:] = params.num_blocks
@@ -254,6 +259,7 @@ class Engine:
             np.where(counted, blocks + s.silent_blocks[lanes], 0),
             s.now[lanes] - s.idle_s[lanes],
         ]
+        self.gap_counts[p.lane[lanes]] = s.gap_counts[lanes]
         keep = np.ones(s.running.size, np.bool_)
         keep[lanes] = False
         kept = keep.nonzero()[0]
@@ -279,7 +285,7 @@ class Engine:
         emitted = np.bincount(queue, sent, count)
         held = _ceil_sum(total - 1, size) - _ceil_sum(prompt - self.rules.prefills, size)
         blocks = np.bincount(queue, held * self.paged, count)
-        sums: Floats = np.stack([tokens, emitted, blocks])[:, which.ravel()]
+        sums: Floats = np.array([tokens, emitted, blocks], np.float64)[:, which.ravel()]
         return sums
 
     def _check_progress(self) -> None:
@@ -302,10 +308,11 @@ def _ceil_sum(tokens: Floats, size: Ints) -> Floats:
     return size * turns * (turns + 1) / 2 + (tokens - turns * size) * (turns + 1)
 
 
-def new_outcome(cells: int, *, routed: bool = False) -> Outcome:
+def new_outcome(cells: int, *, routed: bool = False, gaps: bool = False) -> Outcome:
     """Outcome of `cells` requests, none of which has happened."""
-    times = [np.full(cells, np.nan) for _ in range(3)]
-    return Outcome(times[0], times[1], times[2], np.zeros(cells, np.int32), np.zeros(cells * routed, np.int32))
+    first, finish, admitted = (np.full(cells, np.nan) for _ in range(3))
+    gap, last = (np.full(cells * gaps, np.nan) for _ in range(2))
+    return Outcome(first, finish, admitted, np.zeros(cells, np.int32), np.zeros(cells * routed, np.int32), gap, last)
 
 
 def prefix_sums(values: npt.NDArray[np.float64]) -> Floats:

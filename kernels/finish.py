@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import gaps
 from .blocks import blocks_for, residue_of
 from .reserve import set_room
 from .state import NO_END, NOTHING_LEFT, Ints
@@ -45,7 +46,10 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     index = np.concatenate([index for _, index in rounds])
     request = s.slot_request.ravel()[index]
     total = t.total[p.row[lanes] + request]
-    engine.outcome.finish_s[engine.cells(lanes, request)] = s.now[lanes]
+    cells = engine.cells(lanes, request)
+    engine.outcome.finish_s[cells] = s.now[lanes]
+    if engine.gaps:
+        gaps.keep(engine, index, cells)
     s.running -= np.bincount(lanes, minlength=s.running.size).astype(np.float64)
     tokens = np.bincount(lanes, total, s.running.size)
     s.context -= tokens

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import gaps
 from .blocks import blocks_for, demand, residue_of
 from .queue import set_head
 from .state import NO_END, NOTHING_LEFT, Floats, Ints
@@ -118,4 +119,7 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     ends = s.slot_end[lanes]
     s.next_slot[lanes] = ends.argmin(axis=1)
     s.next_end[lanes] = ends.min(axis=1)
-    engine.outcome.preemptions[engine.cells(lanes, request)] += 1
+    cells = engine.cells(lanes, request)
+    if engine.gaps:
+        gaps.keep(engine, place, cells)
+    engine.outcome.preemptions[cells] += 1

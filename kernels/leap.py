@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import gaps
 from .blocks import held, steps_until_full
 from .prefill import pairs_of
 from .state import NOTHING_LEFT, Floats, Ints
@@ -82,6 +83,8 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
             end[rows] = _end(now[rows], line.first[rows], line.half[rows], steps[rows])
     if engine.log is not None:
         engine.log.leap(engine, lanes, steps, line.first, line.half, piece)
+    if engine.gaps:
+        gaps.leap(engine, lanes, steps, line.first, line.half, end)
 
     s.now[lanes] = end
     s.tick[lanes] += steps

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import gaps
 from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
@@ -78,6 +79,8 @@ def prefill(engine: Engine) -> None:
             emitted += np.bincount(again.lanes, minlength=count.size)
         engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, held_by_prefills)
 
+    if engine.gaps and beside:
+        gaps.decode_step(engine, active, now)
     s.now = now if engine.rules.decodes else begin + seconds / p.stages
     s.first_prefill = end
     if engine.paged and engine.budgets:
@@ -249,11 +252,14 @@ def _count_recomputed_prefills(engine: Engine, lanes: Ints, share: Floats) -> No
     np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
 
 
-def start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints) -> None:
+def start_decoding(
+    engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints, *, emits: bool = True
+) -> None:
     """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding
     ones.
 
-    `place` is 0 for a lane's first request, 1 for its second, ... All [n].
+    `place` is 0 for a lane's first request, 1 for its second, ...; `emits`: the token came with this very step. All
+    [n].
     """
     p, s, t = engine.params, engine.state, engine.traffic
     tick = s.tick[lanes]
@@ -266,6 +272,8 @@ def start_decoding(engine: Engine, lanes: Ints, requests: Ints, processed: Float
     index = begin + slot
     s.slot_end.ravel()[index] = end
     s.slot_request.ravel()[index] = requests
+    if engine.gaps:
+        gaps.start(engine, lanes, index, engine.cells(lanes, requests), emits)
     np.minimum.at(s.next_end, lanes, end)
     soonest = (end == s.next_end[lanes]).nonzero()[0]
     s.next_slot[lanes[soonest]] = slot[soonest]

@@ -158,11 +158,12 @@ def _admit_to_lane(engine: Engine, lanes: Ints, first: Ints, count: Ints) -> Non
     cells = engine.cells(lane, request)
     if not engine.rules.prefills:
         engine.outcome.admitted_s[cells] = s.now[lane]
-        engine.outcome.first_token_s[cells] = t.arrival[place] / p.rate[lane]
     kept = total - prompt > 1
     if not kept.all():
         done = (~kept).nonzero()[0]
         engine.outcome.finish_s[cells[done]] = engine.outcome.first_token_s[cells[done]]
+        if engine.gaps:
+            engine.outcome.gap_s[cells[done]] = 0
         s.outstanding_tokens -= np.bincount(lane[done], total[done], s.now.size)
         if engine.rules.prefills:
             s.running -= np.bincount(lane[done], minlength=s.now.size)
@@ -174,7 +175,7 @@ def _admit_to_lane(engine: Engine, lanes: Ints, first: Ints, count: Ints) -> Non
     begins = np.concatenate([[True], lane[1:] != lane[:-1]])
     at = np.arange(lane.size)
     place = at - np.maximum.accumulate(np.where(begins, at, 0))
-    start_decoding(engine, lane, request, prompt, place)
+    start_decoding(engine, lane, request, prompt, place, emits=False)
     number = np.bincount(lane, minlength=s.now.size).astype(np.float64)
     tokens = np.bincount(lane, total, s.now.size)
     s.decoding += number

@@ -54,7 +54,7 @@ class InstanceFacts:
     """One entry an instance, [K], by system, then role."""
 
     system: Ints  # place of its system
-    role: list[str]  # colocated, prefill or decode
+    role: npt.NDArray[np.str_]  # colocated, prefill or decode
     instance: Ints
     requests: Ints  # that it served
     lanes: Ints  # of which it has pp if it decodes only, else 1
@@ -91,6 +91,8 @@ class LaneResults:
     block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
     busy_s: Floats  # [C] seconds inside steps, summed over lanes
     instances: InstanceFacts
+    itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
+    itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
     step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
 
     def result(self, system: int) -> Result:
@@ -117,9 +119,10 @@ class LaneResults:
         )
 
 
-def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = ()) -> LaneResults:
+def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = (), gaps: bool = False) -> LaneResults:
     """Simulate all systems together; the outcome of each is what it is alone, to the last bit.
 
+    `gaps`: keep the times between tokens of requests, LaneResults.itl_max_s and itl_counts; it costs time.
     `step_log` names systems whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
     running, emitted, tokens, blocks_used with one row a step; with several instances also instance, and with prefill
     and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected.
@@ -133,7 +136,9 @@ def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = ()) -> L
     first = [system.stage(roles[i][0], queues.queues[queues.of_system[i]]) for i, system in enumerate(systems)]
     for i, stage in enumerate(first):
         first[i] = _at_rate(stage, queues.rate[i])
-    ran = run_stages(first, step_log)
+    ran = run_stages(first, step_log, gaps=gaps)
+    if gaps:
+        results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.gap_counts
     _keep(results, ran, np.arange(len(systems)), queues)
     results.num_blocks[:] = [_blocks(stage) for stage in first]
     for i in ran.logs:
@@ -141,8 +146,11 @@ def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = ()) -> L
     facts = [_facts(ran, first, [role[0] for role in roles], np.arange(len(systems)))]
     again = np.array([i for i, role in enumerate(roles) if len(role) > 1], np.int64)
     if again.size:
-        facts.append(_second_stage(systems, again, results, queues, ran, step_log))
+        facts.append(_second_stage(systems, again, results, queues, ran, step_log, gaps))
     results.instances = _joined(facts)
+    if results.itl_max_s is not None:
+        one = (results.output_tokens == 1) & ~np.isnan(results.finish_s)
+        results.itl_max_s = np.where(one, 0, results.itl_max_s)
     unserved = np.isnan(results.first_token_s).sum() - results.rejected.sum()
     decoding = np.array([role[-1] != "prefill" for role in roles], np.bool_)
     unserved += (np.isnan(results.finish_s) & ~np.isnan(results.first_token_s))[decoding].sum()
@@ -224,7 +232,9 @@ class Queues:
         skips = np.array([s.skips_one_token and s.stages()[0] == "decode" for s in systems], np.bool_)
         first = nan
         if skips.any():
-            done = left_out & (output == 1) & skips[:, None]
+            prompt = rows([w.prompt_tokens for w in self.workloads], 0)
+            fits = prompt <= np.array([system.capacity_tokens for system in systems])[:, None]
+            done = left_out & (output == 1) & skips[:, None] & fits
             left_out = left_out & ~done
             first = np.where(done, arrival, np.nan)
         return LaneResults(
@@ -247,14 +257,17 @@ class Queues:
             running_steps=np.zeros(len(systems)),
             block_steps=np.zeros(len(systems)),
             busy_s=np.zeros(len(systems)),
-            instances=InstanceFacts(zeros(), [], zeros(), zeros(), zeros(), zeros(), np.zeros(0)),
+            instances=InstanceFacts(zeros(), np.zeros(0, np.str_), zeros(), zeros(), zeros(), zeros(), np.zeros(0)),
         )
 
 
 def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues) -> None:
     """Write the outcome of the first stages into `results`."""
-    for name in ("first_token_s", "finish_s", "admitted_s", "preemptions"):
-        rows = getattr(ran, name)
+    names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions")}
+    if results.itl_max_s is not None:
+        names["itl_max_s"] = "gap_s"
+    for name, source in names.items():
+        rows = getattr(ran, source)
         if queues.in_order and rows.shape == results.finish_s.shape:
             setattr(results, name, rows)
             continue
@@ -283,10 +296,12 @@ def _second_stage(
     queues: Queues,
     before: StageResults,
     step_log: Sequence[int],
+    gaps: bool,
 ) -> InstanceFacts:
     """Send what was prefilled over the link to the decode instances of the systems `chosen`."""
-    for name in ("finish_s", "kv_ready_s", "preemptions"):
-        setattr(results, name, getattr(results, name).copy())
+    for name in ("finish_s", "kv_ready_s", "preemptions", "itl_max_s"):
+        if getattr(results, name) is not None:
+            setattr(results, name, getattr(results, name).copy())
     stages = []
     for i in chosen.tolist():
         system, queue = systems[i], queues.queues[queues.of_system[i]]
@@ -300,15 +315,16 @@ def _second_stage(
             order = order[~one[order]]
         positions = queue.positions[order]
         results.kv_ready_s[i, positions] = ready[order]
-        decode = Queue(ready[order], queue.prompt_tokens[order], queue.output_tokens[order], positions)
+        decode = Queue(ready[order], queue.prompt_tokens[order], queue.output_tokens[order], positions, first[order])
         stages.append(system.stage("decode", decode))
     logged = [at for at, i in enumerate(chosen.tolist()) if i in step_log]
-    ran = run_stages(stages, logged)
+    ran = run_stages(stages, logged, gaps=gaps)
     for row, i in enumerate(chosen.tolist()):
         queue = stages[row].queue
-        # Requests of one token were done with it, whenever the lane let go of them.
-        kept = queue.output_tokens > 1
-        results.finish_s[i, queue.positions[kept]] = ran.finish_s[row, : len(queue)][kept]
+        results.finish_s[i, queue.positions] = ran.finish_s[row, : len(queue)]
+        if results.itl_max_s is not None and results.itl_counts is not None:
+            results.itl_max_s[i, queue.positions] = ran.gap_s[row, : len(queue)]
+            results.itl_counts[i] = ran.gap_counts[row]
         results.preemptions[i, queue.positions] = ran.preemptions[row, : len(queue)]
         results.num_blocks[i] = _blocks(stages[row])
     _count(results, ran, chosen)
@@ -335,7 +351,7 @@ def _facts(ran: StageResults, stages: Sequence[Stage], roles: list[str], systems
 
     return InstanceFacts(
         system=systems[stage],
-        role=[roles[i] for i in stage.tolist()],
+        role=np.array(roles, np.str_)[stage],
         instance=np.arange(stage.size) - begins[stage],
         requests=summed(ran.lane_requests).astype(np.int64),
         lanes=lanes[stage],
@@ -348,12 +364,11 @@ def _joined(facts: list[InstanceFacts]) -> InstanceFacts:
     """Facts of both stages, by system."""
     system = np.concatenate([fact.system for fact in facts])
     order = np.argsort(system, kind="stable")
-    role = [name for fact in facts for name in fact.role]
     columns = {
         name: np.concatenate([getattr(fact, name) for fact in facts])[order]
-        for name in ("instance", "requests", "lanes", "steps", "busy_s")
+        for name in ("role", "instance", "requests", "lanes", "steps", "busy_s")
     }
-    return InstanceFacts(system=system[order], role=[role[i] for i in order.tolist()], **columns)
+    return InstanceFacts(system=system[order], **columns)
 
 
 def _log(

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .kernels.engine import Engine, Totals, new_outcome, prefix_sums
+from .kernels.gaps import BINS
 from .kernels.prefill import pairs_of
 from .kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO, Groups, Router
-from .kernels.state import NO_LIMIT, Params, Rules, Traffic
+from .kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
 from .kernels.steplog import StepLog
 from .kernels.steptime import StepCoefficients
 from .steps import ConstantStepTime, StepModel
@@ -41,6 +42,7 @@ class Queue:
     prompt_tokens: Ints
     output_tokens: Ints
     positions: Ints  # in the workload
+    first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -52,7 +54,8 @@ class Queue:
 
     def part(self, rows: Ints) -> Queue:
         """Some of its requests; `positions` are then places in this queue."""
-        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows)
+        first = None if self.first_token_s is None else self.first_token_s[rows]
+        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +98,8 @@ class StageResults:
     admitted_s: Floats
     preemptions: npt.NDArray[np.int32]
     instance: npt.NDArray[np.int32]  # that served the request
+    gap_s: Floats  # the longest between two tokens; nothing unless gaps are kept
+    gap_counts: Floats  # [S, kernels.gaps.BINS] likewise
     totals: Totals
     # Per lane, [K], by stage, then instance, then lane.
     lane_stage: Ints
@@ -105,13 +110,14 @@ class StageResults:
     """By stage: instance, lane of the instance, columns of kernels.steplog."""
 
 
-def run_stages(stages: Sequence[Stage], logged: Sequence[int] = ()) -> StageResults:
-    """Run all stages, those of one kind together. `logged` are stages whose steps are kept."""
+def run_stages(stages: Sequence[Stage], logged: Sequence[int] = (), *, gaps: bool = False) -> StageResults:
+    """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
+    tokens."""
     runs: dict[tuple[Rules, bool], list[int]] = {}
     for i, stage in enumerate(stages):
         runs.setdefault((stage.rules, stage.routed), []).append(i)
     lanes = sum(stage.instances * stage.lanes for stage in stages)
-    results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes)
+    results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, gaps)
     counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
     begins = np.cumsum(counts) - counts
     results.lane_stage = np.repeat(np.arange(len(stages)), counts)
@@ -125,11 +131,13 @@ def run_stages(stages: Sequence[Stage], logged: Sequence[int] = ()) -> StageResu
         of_run = np.repeat(np.arange(len(members)), own)
         rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
         log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
-        engine = batch.engine(log)
+        engine = batch.engine(log, gaps)
         totals = engine.run()
         for name in vars(totals):
             getattr(results.lane_totals, name)[rows] = getattr(totals, name)
         batch.hand_back(engine, chosen, rows, results)
+        if engine.gaps:
+            np.add.at(results.gap_counts, chosen[of_run], engine.gap_counts)
         for place, columns in log.columns().items() if log else ():
             owner = int(chosen[of_run[place]])
             lane = int(rows[place] - begins[owner])
@@ -143,7 +151,7 @@ def run_stages(stages: Sequence[Stage], logged: Sequence[int] = ()) -> StageResu
     return results
 
 
-def _nothing(stages: int, width: int, lanes: int) -> StageResults:
+def _nothing(stages: int, width: int, lanes: int, gaps: bool) -> StageResults:
     def nan() -> Floats:
         return np.broadcast_to(np.nan, (stages, width))
 
@@ -156,6 +164,8 @@ def _nothing(stages: int, width: int, lanes: int) -> StageResults:
         nan(),
         np.broadcast_to(np.int32(0), (stages, width)),
         np.broadcast_to(np.int32(0), (stages, width)),
+        nan(),
+        np.zeros((stages, BINS * gaps)),
         Totals(*(np.zeros(0) for _ in range(7))),
         whole(lanes),
         whole(lanes),
@@ -189,7 +199,7 @@ class Batch:
         self.queue_of = np.array(queue_of, np.int64)
         self.width = max((len(queue) for queue in self.queues), default=0)
 
-    def engine(self, log: StepLog | None) -> Engine:
+    def engine(self, log: StepLog | None, gaps: bool = False) -> Engine:
         """The engine of all lanes, before its first step."""
         per_lane = [self.stages[i] for i in self.stage_of_lane]
         lanes = len(per_lane)
@@ -228,14 +238,34 @@ class Batch:
             width = min(_WIDTH, self.width + 4)
             params.row = params.block_row = np.arange(lanes) * width
             params.rate = np.ones(lanes)
-            outcome = new_outcome(len(self.stages) * self.width, routed=True)
+            outcome = new_outcome(len(self.stages) * self.width, routed=True, gaps=gaps)
+            self._first_tokens(outcome, self.queue_of, np.array([stage.rate for stage in self.stages]))
             return Engine(
-                self._unrouted(lanes, width), params, outcome, block_sizes, self.rules, router=router, log=log
+                self._unrouted(lanes, width),
+                params,
+                outcome,
+                block_sizes,
+                self.rules,
+                router=router,
+                gaps=gaps,
+                log=log,
             )
         pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
         params.block_row = pair_of_lane.ravel() * (self.width + 3)
         traffic = self._traffic(arrival, prompt, output, pairs)
-        return Engine(traffic, params, new_outcome(lanes * self.width), block_sizes, self.rules, log=log)
+        outcome = new_outcome(lanes * self.width, gaps=gaps)
+        self._first_tokens(outcome, owner, params.rate)
+        return Engine(traffic, params, outcome, block_sizes, self.rules, gaps=gaps, log=log)
+
+    def _first_tokens(self, outcome: Outcome, queue_of: Ints, rate: Floats) -> None:
+        """Note the first tokens of requests that come with them, for each row of `outcome` of a queue and rate."""
+        if self.rules.prefills:
+            return
+        rows = outcome.first_token_s.reshape(queue_of.size, self.width)
+        for row, which, stretch in zip(rows, queue_of.tolist(), rate.tolist(), strict=True):
+            queue = self.queues[which]
+            first = queue.arrival_s / stretch if queue.first_token_s is None else queue.first_token_s
+            row[: len(queue)] = first
 
     def _requests(self) -> tuple[Floats, Floats, Floats]:
         """Requests of every queue, rows of one width: two places more than requests, arrivals three. [Q, *]"""
@@ -317,7 +347,9 @@ class Batch:
     def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
         """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
         outcome = engine.outcome
-        names = ("first_token_s", "finish_s", "admitted_s", "preemptions")
+        names = ["first_token_s", "finish_s", "admitted_s", "preemptions"]
+        if engine.gaps:
+            names.append("gap_s")
         whole = self.routed or all(stage.instances == 1 for stage in self.stages)
         rows = len(self.stages) if self.routed else len(self.stage_of_lane)
         values = {name: getattr(outcome, name).reshape(rows, self.width) for name in names}

@@ -1,0 +1,121 @@
+"""Times between tokens against a scheduler that steps one token at a time, and against the oracle of systems."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from oracle import Scheduler, Sequence
+from oracle_instances import Step
+from parity import lanes_of
+from parity_systems import SystemCase, answer, systems_of
+from servesweep import run_lanes, run_systems
+from servesweep.kernels.gaps import BINS, bin_of, middles_s
+from strategies import LaneCase, batches, lane_cases
+from strategies_systems import system_cases
+
+
+class Recorder(Scheduler):
+    """Notes when each request emits a token."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.times: dict[int, list[float]] = defaultdict(list)
+
+    def process(self, batch: list[Sequence]) -> tuple[int, int]:
+        before = {id(seq): (seq, seq.emitted) for seq in batch}
+        answer = super().process(batch)
+        for seq, emitted in before.values():
+            if seq.emitted > emitted:
+                self.times[seq.key].append(self.time)
+        return answer
+
+
+def emission_times(case: LaneCase) -> dict[int, list[float]]:
+    requests = zip(case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens, strict=True)
+    limits = case.limits()
+    fits = Scheduler([], case.step_time(), **limits).fits_alone
+    scheduler = Recorder(filter(fits, (Sequence(i, *r) for i, r in enumerate(requests))), case.step_time(), **limits)
+    for _ in scheduler.boundaries():
+        pass
+    return scheduler.times
+
+
+def check(longest: np.ndarray, counts: np.ndarray, times: dict[int, list[float]], served: np.ndarray) -> None:
+    gaps = {key: np.diff(values) for key, values in times.items()}
+    expected = [gaps[i].max(initial=0.0) if ok else math.nan for i, ok in enumerate(served)]
+    np.testing.assert_allclose(longest, expected, rtol=1e-7, atol=1e-12)
+    every = np.sort(np.concatenate([np.zeros(0), *gaps.values()]))
+    assert counts.sum() == every.size
+    # In order, each gap lies in its bin, but for a rounding at an edge.
+    middles = np.repeat(middles_s(), counts.astype(int))
+    np.testing.assert_allclose(middles, np.maximum(every, 1e-6), rtol=0.01001)
+
+
+@given(batches())
+def test_gaps_of_schedulers_are_those_of_single_steps(cases: list[LaneCase]) -> None:
+    results = run_lanes(lanes_of(cases))
+    kept = run_systems(lanes_of(cases), gaps=True)
+    np.testing.assert_array_equal(kept.finish_s, results.finish_s)
+    assert kept.itl_max_s is not None
+    assert kept.itl_counts is not None
+    for row, case in enumerate(cases):
+        n = results.n_requests[row]
+        served = ~results.rejected[row, :n]
+        check(kept.itl_max_s[row, :n], kept.itl_counts[row], emission_times(case), served)
+
+
+@given(lane_cases(policy="prefill_first"))
+def test_a_gap_spans_the_prefill_steps_of_others(case: LaneCase) -> None:
+    kept = run_systems(lanes_of([case]), gaps=True)
+    assert kept.itl_max_s is not None
+    served = ~kept.rejected[0]
+    longest = kept.itl_max_s[0][served]
+    output = kept.output_tokens[0][served]
+    mean = (kept.finish_s[0] - kept.first_token_s[0])[served] / np.maximum(output - 1, 1)
+    assert (longest >= mean * (1 - 1e-9)).all()
+
+
+@given(system_cases())
+def test_gaps_of_systems_are_those_of_the_oracle(case: SystemCase) -> None:
+    if case.system == "prefill_only" or case.options.get("memory", "reserve") != "reserve":
+        return
+    trace: list[Step] = []
+    run, _, requests = answer(case, trace)
+    kept = run_systems(systems_of([case]), gaps=True)
+    assert kept.itl_max_s is not None
+    assert kept.itl_counts is not None
+    ends: dict[Any, list[float]] = defaultdict(list)
+    for step in trace:
+        if step.decoding:
+            ends[step.unit].append(step.end)
+    times = {}
+    for i, request in enumerate(requests):
+        times[i] = [run.first_token_s[i]]
+        if request.output > 1:
+            number = request.served_by[-1]
+            units = [unit for unit in ends if unit.instance.number == number and request.finish in ends[unit]]
+            fitting = {
+                tuple(ends[unit][max(0, ends[unit].index(request.finish) - request.output + 2) :][: request.output - 1])
+                for unit in units
+            }
+            if len(fitting) > 1:
+                return  # two lanes of one instance in step: the trace cannot tell which served it
+            times[i] += fitting.pop()
+    check(kept.itl_max_s[0], kept.itl_counts[0], times, np.ones(len(requests), bool))
+
+
+def test_nothing_is_kept_unless_asked() -> None:
+    results = run_lanes([])
+    assert results.itl_max_s is None
+    assert results.itl_counts is None
+
+
+@pytest.mark.parametrize("gap", [1e-7, 1e-6, 0.0123, 3.5, 1e6, 1e9])
+def test_a_bin_is_two_percent_wide(gap: float) -> None:
+    place = int(bin_of(np.array([gap]))[0])
+    assert 0 <= place < BINS
+    if 1e-6 <= gap <= 1e6:
+        assert middles_s()[place] == pytest.approx(gap, rel=0.01)
