@@ -1,8 +1,9 @@
 """Cells grouped into batches of lanes that the engine advances together, and what they will cost.
 
-Most of what a batch costs is a time per event of its busiest lane (with instances that the router ties together: of its
-busiest system): one of twice the lanes takes a third longer, not twice as long. So few large batches are fast, and only memory and the number of workers are reasons to split one.
-Nothing here changes an answer: lanes of a batch do not touch each other.
+Most of what a batch costs is a time per event of its busiest lane (where the router ties instances together, of its
+busiest system): one of twice the lanes takes a third longer, not twice as long. So few large batches are fast, and only
+memory and the number of workers are reasons to split one. Nothing here changes an answer: lanes of a batch do not touch
+each other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ _GROWTH = 0.42
 _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
 _WORTH = 0.9  # a further worker or batch that leaves more than this share of the time is not worth its CPU
-
 
 
 class _Kind(NamedTuple):

@@ -31,7 +31,7 @@ def clashes(system: SystemTable, scheduler: SchedulerTable) -> list[tuple[str, l
         found.append(("memory", list(scheduler.memory), f'must be reserve or paged for system.kind = "{kind}"'))
     if "colocated" in system.kind:
         for policy in [policy for policy in scheduler.policy if policy not in policies]:
-            words = f'cannot be with memory = {_quoted(scheduler.memory)}: must be prefill_first or chunked'
+            words = f"cannot be with memory = {_quoted(scheduler.memory)}: must be prefill_first or chunked"
             found.append(("policy", [policy], words))
     if not found and system.kind != ("prefill_only",):
         for memory in [memory for memory in scheduler.memory if memory not in memories]:

@@ -15,8 +15,9 @@ from . import catalogue
 from .checks import MAX_TOKENS, nearest
 from .keys import Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
 from .scheduler import POLICIES
+from .stages import ROUTERS
 from .steps import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
-from .systems import COLOCATED_MEMORIES, MAX_INSTANCES, ROUTERS
+from .systems import COLOCATED_MEMORIES, MAX_INSTANCES
 from .trace_formats import FORMATS
 from .traces import ON_BAD
 from .workloads import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
@@ -120,11 +121,19 @@ class SystemTable:
     """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis."""
 
     kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=SYSTEMS))
-    n_instances: tuple[int, ...] = field(default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE)))
-    n_prefill: tuple[int, ...] = field(default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated")))
-    n_decode: tuple[int, ...] = field(default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated")))
+    n_instances: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE))
+    )
+    n_prefill: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
+    n_decode: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
     router: tuple[str, ...] = field(default=(ROUTERS[0],), metadata=as_key(str, names=ROUTERS, needs=_SEVERAL))
-    router_seed: tuple[int, ...] = field(default=(0,), metadata=as_key(int, **_SEED, needs=needs("router", "random", "power_of_two")))
+    router_seed: tuple[int, ...] = field(
+        default=(0,), metadata=as_key(int, **_SEED, needs=needs("router", "random", "power_of_two"))
+    )
     transfer_link: tuple[str, ...] = field(
         default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", "disaggregated"))
     )
@@ -188,7 +197,9 @@ class SchedulerTable:
     policy: tuple[str, ...] = field(
         default=("mixed",), metadata=as_key(str, names=POLICIES, needs=needs("system.kind", "colocated"))
     )
-    memory: tuple[str, ...] = field(default=("unlimited",), metadata=as_key(str, names=COLOCATED_MEMORIES, needs=_DECODES))
+    memory: tuple[str, ...] = field(
+        default=("unlimited",), metadata=as_key(str, names=COLOCATED_MEMORIES, needs=_DECODES)
+    )
     max_running: tuple[int, ...] = field(default=(256,), metadata=as_key(int, **_COUNT, needs=_SCHEDULED))
     block_size: tuple[int, ...] = field(default=(16,), metadata=as_key(int, **_COUNT, needs=_PAGED))
     num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT, needs=_PAGED))

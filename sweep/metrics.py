@@ -80,18 +80,19 @@ class LaneArrays(Protocol):
     running_steps: FloatArray  # [L]
     block_steps: FloatArray  # [L]
     busy_s: FloatArray  # [L]
-    instances: InstanceFacts | None  # of all lanes
+
+    @property
+    def instances(self) -> InstanceFacts | None:
+        """The instances of all lanes; None where nothing is known of them."""
 
 
-_ROWS = tuple(name for name in LaneArrays.__annotations__ if name != "instances")
+_ROWS = tuple(LaneArrays.__annotations__)
 
 
 def one_lane(result: Result) -> LaneArrays:
     """A result seen as a batch of one lane; the arrays are views."""
     columns = {name: np.asarray(getattr(result, name))[None] for name in _ROWS if name != "n_requests"}
-    return cast(
-        LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), instances=result.instances, **columns)
-    )
+    return cast(LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), instances=result.instances, **columns))
 
 
 def _lanes_of(results: LaneArrays, rows: slice) -> LaneArrays:

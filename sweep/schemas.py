@@ -115,17 +115,13 @@ _PARAMETERS = [
         "offered request rate: arrival = arrival at unit rate / request_rate_rps",
         True,
     ),
-    _field(
-        "system", _TEXT, "", "serving system: colocated, disaggregated, prefill_only or decode_only", True
-    ),
+    _field("system", _TEXT, "", "serving system: colocated, disaggregated, prefill_only or decode_only", True),
     _field("n_instances", _INT, "instances", "instances of the system; null when it is disaggregated"),
     _field("n_prefill", _INT, "instances", "prefill instances; null unless the system is disaggregated"),
     _field("n_decode", _INT, "instances", "decode instances; null unless the system is disaggregated"),
     _field("router", _TEXT, "", "who gets which request; null with one instance of each role"),
     _field("router_seed", _INT, "", "seed of a router that draws; null for the others"),
-    _field(
-        "transfer_link", _TEXT, "", "name of the link that KV crosses; null unless the system is disaggregated"
-    ),
+    _field("transfer_link", _TEXT, "", "name of the link that KV crosses; null unless the system is disaggregated"),
     _field("model", _TEXT, "", "name of the model in the catalogue"),
     *(
         _field(name, kind, unit, f"{definition}; null where the roles of a disaggregated system differ")
@@ -141,9 +137,7 @@ _PARAMETERS = [
         "policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first; null unless the system is colocated"
     ),
     _field("memory", _TEXT, "", "KV memory: paged, unlimited or reserve; null for prefill_only"),
-    _field(
-        "max_running", _INT, "requests", "most requests that run at once on an instance; null for reserved memory"
-    ),
+    _field("max_running", _INT, "requests", "most requests that run at once on an instance; null for reserved memory"),
     _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
     _field("num_blocks", _INT, "blocks", "KV blocks of an instance; null when memory is not paged"),
     _field(
@@ -321,7 +315,7 @@ INSTANCES_SCHEMA = _schema(
         _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
         _field("instance", _INT, "", "number of the instance among those of its role, from 0", True),
         _field("requests", _INT, "requests", "requests that the instance served", True),
-        _field("lanes", _INT, "lanes", "batches that the instance works on in turn: pp of a decode instance, else 1", True),
+        _field("lanes", _INT, "lanes", "batches worked on in turn: pp of a decode instance, else 1", True),
         _field("steps", _INT, "steps", "steps that were not idle, of all lanes", True),
         _field(
             "busy_s",

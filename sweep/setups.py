@@ -243,7 +243,7 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
         return None
     size = options["block_size"]
     blocks = room // size if options["num_blocks"] is None else options["num_blocks"] // lanes  # of a lane
-    fits_in = 1 <= blocks and blocks * size <= room
+    fits_in = blocks >= 1 and blocks * size <= room
     blocks = max(blocks, 1)
     options["num_blocks"] = options["num_blocks"] or blocks * lanes
     return None if fits_in else f"{blocks} x {size} tokens of KV blocks do not fit: {where}"

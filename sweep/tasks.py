@@ -15,8 +15,8 @@ from .balance import ROLES, instance_columns
 from .metrics import MEASURES, measures
 from .plan import Plan
 from .results import Result
-from .setups import System
 from .runs import LaneResults, run_systems
+from .setups import System
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -63,9 +63,7 @@ class Outcome:
     cpu_s: float = 0.0
 
 
-def make_task(
-    plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int]
-) -> Task:
+def make_task(plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int]) -> Task:
     """The task for cells of a plan; `requests`, `steps` and `instances` are positions whose tables are kept."""
     cells = [plan.cells[at] for at in positions]
     slos = {
