@@ -149,6 +149,7 @@ class Result:
                 "ttft_s": self.ttft_s,
                 "tpot_s": self.tpot_s,
                 "e2e_s": self.e2e_s,
+                "kv_transfer_s": self.kv_transfer_s,
                 "preemptions": self.preemptions,
                 "rejected": self.rejected,
             }

@@ -319,7 +319,7 @@ def test_what_changes_a_system_changes_the_id():
             "decode instance: the weights of llama-3.1-8b do not fit 1",
         ),
         (
-            {"decode_instance": {"mem_reserve": [0.1, 0.795], "pp": 1}, "scheduler": {"block_size": [16, 4096]}},
+            {"decode_instance": {"mem_reserve": [0.1, 0.81], "pp": 1}, "scheduler": {"block_size": [16, 4096]}},
             "tokens of KV blocks do not fit: 1 x h100-sxm with llama-3.1-8b has room for",
         ),
         (
