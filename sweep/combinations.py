@@ -1,6 +1,9 @@
-"""Which system, batching policy and KV memory go together (docs/sweeps.md)."""
+"""Which system, batching policy and KV memory go together, and the defaults that follow (docs/sweeps.md)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from .config import SchedulerTable, SystemTable
 
@@ -40,6 +43,30 @@ def clashes(system: SystemTable, scheduler: SchedulerTable) -> list[tuple[str, l
                 other = f"policy = {_quoted(scheduler.policy)}"
             found.append(("memory", [memory], f"cannot be with {other}"))
     return found
+
+
+def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the keys of a table whose default depends on others, from the tables of a file as they are."""
+    entries, system = tables.get(table, {}), tables.get("system", {})
+    if not isinstance(entries, Mapping):
+        return {}
+    if table == "workload" and entries.get("kind") == "trace":
+        return {"n_requests": (None,), **({} if "spread_s" in entries else {"seed": (None,)})}
+    if table != "scheduler":
+        return {}
+    kinds = _listed(system.get("kind", "colocated")) if isinstance(system, Mapping) else []
+    memory = "unlimited"
+    if {"block_size", "num_blocks"} & entries.keys():
+        memory = "paged"
+    elif "chunk_budget" in entries or any(kind != "colocated" for kind in kinds):
+        memory = "reserve"  # unlimited memory is for colocated systems only
+    # mixed is no policy of reserved memory
+    policy = "prefill_first" if "reserve" in _listed(entries.get("memory", memory)) else "mixed"
+    return {"memory": (memory,), "policy": (policy,)}
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _quoted(values: tuple[str, ...]) -> str:

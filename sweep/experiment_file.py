@@ -12,9 +12,9 @@ from typing import Any
 
 from . import checks
 from .checks import MAX_TOKENS, nearest
-from .combinations import clashes
+from .combinations import clashes, defaults
 from .config import TABLES, TRACE_COLUMNS, ConfigError, Experiment, WorkloadTable, check_columns
-from .keys import Key, key_names, key_of, path_of, unmet
+from .keys import Key, deciders, key_names, key_of, unmet
 from .toml_lines import key_lines, line_of
 from .workloads import MAX_SIGMA, LognormalLen
 
@@ -200,7 +200,7 @@ class _Reader:
             self.wrong(
                 ("name",), name, "must be a string of letters, digits, dots, dashes and underscores: it names a folder"
             )
-        read = {table: self.table(table, tables.get(table, {}), _defaults(table, tables)) for table in TABLES}
+        read = {table: self.table(table, tables.get(table, {}), defaults(table, tables)) for table in TABLES}
         self.effects(read, tables)
         self.across(read, tables)
         if self.problems:
@@ -239,9 +239,10 @@ class _Reader:
     def judged(self, table: str, name: str) -> bool:
         """Whether the keys that decide on the effect of a key are sound, and it was not the command line that took
         its effect away: then the file is not to blame for it."""
-        if (table, name) not in self.places and any(path in self.places for path in _deciders(table, name)):
+        paths = deciders(TABLES, table, name)
+        if (table, name) not in self.places and any(path in self.places for path in paths):
             return False
-        return all(self.sound(*path) for path in _deciders(table, name))
+        return all(self.sound(*path) for path in paths)
 
     def value(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
         """A value or, for an axis, the tuple of its values."""
@@ -378,37 +379,6 @@ class _Reader:
                 self.problem(("output", key), f" = {error}")
         if self.sound("slo", "warmup", "cooldown") and slo.warmup + slo.cooldown >= 1:
             self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
-
-
-def _defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of keys whose default depends on others."""
-    entries, system = tables.get(table, {}), tables.get("system", {})
-    if not isinstance(entries, Mapping):
-        return {}
-    if table == "workload" and entries.get("kind") == "trace":
-        return {"n_requests": (None,), **({} if "spread_s" in entries else {"seed": (None,)})}
-    if table != "scheduler":
-        return {}
-    kinds = _listed(system.get("kind", "colocated")) if isinstance(system, Mapping) else []
-    memory = "unlimited"
-    if {"block_size", "num_blocks"} & entries.keys():
-        memory = "paged"
-    elif "chunk_budget" in entries or any(kind != "colocated" for kind in kinds):
-        memory = "reserve"  # unlimited memory is for colocated systems only
-    # mixed is no policy of reserved memory
-    policy = "prefill_first" if "reserve" in _listed(entries.get("memory", memory)) else "mixed"
-    return {"memory": (memory,), "policy": (policy,)}
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _deciders(table: str, name: str) -> set[tuple[str, str]]:
-    """Tables and keys on which the effect of a key depends."""
-    needs = key_of(TABLES[table], name).needs
-    direct = {path_of(table, condition.key) for way in needs.ways for condition in way} if needs else set()
-    return direct.union(*(_deciders(*path) for path in direct))
 
 
 def _words(key: Key) -> str:

@@ -122,14 +122,21 @@ def unmet(tables: Mapping[str, Any], table: str, name: str) -> str:
     return " or ".join(dict.fromkeys(" and ".join(dict.fromkeys(way)) for way in lacking if len(way) == shortest))
 
 
-def path_of(table: str, key: str) -> tuple[str, str]:
+def deciders(types: Mapping[str, type], table: str, name: str) -> set[tuple[str, str]]:
+    """Tables and keys on which the effect of a key depends."""
+    condition = key_of(types[table], name).needs
+    direct = {_path(table, part.key) for way in condition.ways for part in way} if condition else set()
+    return direct.union(*(deciders(types, *path) for path in direct))
+
+
+def _path(table: str, key: str) -> tuple[str, str]:
     """Table and key of a condition of a key of `table`."""
     other, dot, name = key.partition(".")
     return (other, name) if dot else (table, key)
 
 
 def _lacking(tables: Mapping[str, Any], table: str, condition: Condition) -> str:
-    where = path_of(table, condition.key)
+    where = _path(table, condition.key)
     held = getattr(tables[where[0]], where[1])
     values = held if isinstance(held, tuple) else (held,)
     words = unmet(tables, *where)
