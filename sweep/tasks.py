@@ -63,7 +63,9 @@ class Outcome:
     cpu_s: float = 0.0
 
 
-def make_task(plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int]) -> Task:
+def make_task(
+    plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int] = frozenset()
+) -> Task:
     """The task for cells of a plan; `requests`, `steps` and `instances` are positions whose tables are kept."""
     cells = [plan.cells[at] for at in positions]
     slos = {
