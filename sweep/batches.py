@@ -1,8 +1,9 @@
 """Cells grouped into batches of lanes that the engine advances together, and what they will cost.
 
-Most of what a batch costs is a time per event of its busiest lane: one of twice the lanes takes a third longer, not
-twice as long. So few large batches are fast, and only memory and the number of workers are reasons to split one.
-Nothing here changes an answer: lanes of a batch do not touch each other.
+Most of what a batch costs is a time per event of its busiest lane (where the router ties instances together, of its
+busiest system): one of twice the lanes takes a third longer, not twice as long. So few large batches are fast, and only
+memory and the number of workers are reasons to split one. Nothing here changes an answer: lanes of a batch do not touch
+each other.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .plan import Plan
 
-MAX_LANES = 1000  # beyond this a batch gains little
-BYTES_PER_REQUEST = 100  # of a lane, in a batch
+SPLIT_ROUTERS = ("round_robin", "random")  # which split the workload before the run
+
+MAX_LANES = 1000  # cells; beyond this a batch gains little
+BYTES_PER_REQUEST = 100  # of a cell, in a batch
+BYTES_PER_LANE = 3000  # of each lane of a cell but its first
 BATCH_BYTES = 400_000_000
 
 # CPU seconds for each request of the longest workload, times lanes ** _GROWTH. Fitted to batches of 1 to 1000 lanes of
@@ -25,9 +30,32 @@ _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
 _WORTH = 0.9  # a further worker or batch that leaves more than this share of the time is not worth its CPU
 
-_Group = tuple[int, bool]  # requests of a workload, prefill_first
-_Groups = dict[_Group, list[int]]  # positions of cells
-_Counts = dict[_Group, int]  # number of batches
+
+class _Kind(NamedTuple):
+    """What cells must have in common to share a batch: the engine runs them together then."""
+
+    requests: int  # of the workload
+    system: str
+    reserve: bool  # the memory is reserved
+    prefill_first: bool
+    routed: bool  # instances are tied together at each arrival
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Cells that can share a batch.
+
+    lanes    of all cells: instances, or the pp lanes of decode instances
+    busiest  requests of the busiest lane, about
+    """
+
+    kind: _Kind
+    cells: list[int]  # positions
+    lanes: int
+    busiest: float
+
+
+_Counts = dict[_Kind, int]  # number of batches
 
 
 @dataclass(frozen=True)
@@ -53,29 +81,29 @@ def default_workers(plan: Plan, cores: int) -> int:
 def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int = MAX_LANES) -> list[list[int]]:
     """Positions of cells in batches, the heaviest first, so many of them that the workers should end soonest.
 
-    Cells share a batch when their policies have the same phases and their workloads the same length. The batches of
-    such a group have the same size, and their share of every request rate: a loaded lane takes longer than an idle one.
+    Cells share a batch when the engine advances them together (kind of system and memory, phases of the policy, whether
+    the router ties instances together) and their workloads have the same length. The batches of such a group have the
+    same size, and their share of every request rate: a loaded lane takes longer than an idle one.
     """
     groups = _groups(plan, cells)
     batches = []
-    for key, count in _split(groups, workers, max_lanes).items():
-        by_rate = sorted(groups[key], key=lambda at: plan.cells[at].request_rate_rps)
+    for kind, count in _split(groups, workers, max_lanes).items():
+        by_rate = sorted(groups[kind].cells, key=lambda at: plan.cells[at].request_rate_rps)
         batches += [sorted(by_rate[start::count]) for start in range(count)]
     return sorted(batches, key=lambda batch: -expected_cpu_s(plan, batch))
 
 
 def expected_cpu_s(plan: Plan, batch: Sequence[int]) -> float:
     """CPU seconds that a batch should take."""
-    return _cpu_s(_group_of(plan, batch[0]), len(batch))
+    (group,) = _groups(plan, batch).values()
+    return _cpu_s(group, 1)
 
 
 def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Estimate:
     """The cost of a run, by the figures at the top of this file."""
     seconds = [expected_cpu_s(plan, batch) for batch in batches]
     processes = 1 if workers == 1 else 1 + workers  # this one, and the workers
-    largest = max(
-        (len(batch) * len(plan.cells[batch[0]].traffic.workload) * BYTES_PER_REQUEST for batch in batches), default=0
-    )
+    largest = max((_bytes(group) for batch in batches for group in _groups(plan, batch).values()), default=0)
     return Estimate(
         cpu_s=sum(seconds) + _PROCESS_START_S * processes,
         wall_s=_makespan(seconds, workers) + _start_s(workers),
@@ -83,27 +111,40 @@ def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Esti
     )
 
 
-def _groups(plan: Plan, cells: Sequence[int]) -> _Groups:
-    groups: _Groups = {}
+def _groups(plan: Plan, cells: Sequence[int]) -> dict[_Kind, _Group]:
+    members: dict[_Kind, list[int]] = {}
     for at in cells:
-        groups.setdefault(_group_of(plan, at), []).append(at)
+        members.setdefault(_kind_of(plan, at), []).append(at)
+    groups = {}
+    for kind, group in members.items():
+        setups = [plan.cells[at].setup for at in group]
+        fewest = 1 if kind.routed else min(setup.n_instances for setup in setups)
+        groups[kind] = _Group(kind, group, sum(setup.n_lanes for setup in setups), kind.requests / fewest)
     return groups
 
 
-def _group_of(plan: Plan, at: int) -> _Group:
+def _kind_of(plan: Plan, at: int) -> _Kind:
     cell = plan.cells[at]
-    return len(cell.traffic.workload), cell.setup.options["policy"] == "prefill_first"
+    setup = cell.setup
+    return _Kind(
+        len(cell.traffic.workload),
+        setup.kind,
+        setup.options["memory"] == "reserve",
+        setup.options["policy"] == "prefill_first",
+        setup.n_lanes > setup.n_instances
+        or (setup.n_instances > 1 and setup.layout["router"] not in (None, *SPLIT_ROUTERS)),
+    )
 
 
-def _split(groups: _Groups, workers: int, max_lanes: int) -> _Counts:
+def _split(groups: dict[_Kind, _Group], workers: int, max_lanes: int) -> _Counts:
     """The number of batches of each group: those that memory asks for, and more while that ends the run sooner."""
     counts = {}
-    for key, group in groups.items():
-        lanes = max(1, min(max_lanes, BATCH_BYTES // (BYTES_PER_REQUEST * key[0])))
-        counts[key] = -(-len(group) // lanes)
+    for kind, group in groups.items():
+        cells = max(1, min(max_lanes, BATCH_BYTES * len(group.cells) // _bytes(group)))
+        counts[kind] = -(-len(group.cells) // cells)
     best = _expected_s(groups, counts, workers)
     while workers > 1:
-        finer = [{**counts, key: count + 1} for key, count in counts.items() if count < len(groups[key])]
+        finer = [{**counts, kind: count + 1} for kind, count in counts.items() if count < len(groups[kind].cells)]
         seconds = [_expected_s(groups, other, workers) for other in finer]
         if not seconds or min(seconds) > _WORTH * best:
             break
@@ -111,9 +152,14 @@ def _split(groups: _Groups, workers: int, max_lanes: int) -> _Counts:
     return counts
 
 
-def _expected_s(groups: _Groups, counts: _Counts, workers: int) -> float:
-    batches = ((key, -(-len(groups[key]) // count)) for key, count in counts.items() for _ in range(count))
-    return _makespan([_cpu_s(*batch) for batch in batches], workers)
+def _bytes(group: _Group) -> int:
+    """Memory of all cells of a group at once."""
+    further = group.lanes - len(group.cells)
+    return len(group.cells) * group.kind.requests * BYTES_PER_REQUEST + further * BYTES_PER_LANE
+
+
+def _expected_s(groups: dict[_Kind, _Group], counts: _Counts, workers: int) -> float:
+    return _makespan([_cpu_s(groups[kind], count) for kind, count in counts.items() for _ in range(count)], workers)
 
 
 def _makespan(seconds: Sequence[float], workers: int) -> float:
@@ -124,9 +170,11 @@ def _makespan(seconds: Sequence[float], workers: int) -> float:
     return max(ends)
 
 
-def _cpu_s(group: _Group, lanes: int) -> float:
-    requests, prefill_first = group
-    return float(_REQUEST_S[prefill_first] * requests * lanes**_GROWTH)
+def _cpu_s(group: _Group, batches: int) -> float:
+    """CPU seconds of one of so many equal batches of a group."""
+    # Rounded up to whole cells, as the largest batch is.
+    lanes = group.lanes * -(-len(group.cells) // batches) / len(group.cells)
+    return float(_REQUEST_S[group.kind.prefill_first] * group.busiest * lanes**_GROWTH)
 
 
 def _start_s(workers: int) -> float:

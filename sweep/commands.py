@@ -48,7 +48,12 @@ def _run(options: argparse.Namespace) -> int:
     from .plan import expand
 
     experiment = load_experiment(
-        options.config, trace=options.trace, settings=options.set, requests=options.requests, steps=options.steps
+        options.config,
+        trace=options.trace,
+        settings=options.set,
+        requests=options.requests,
+        steps=options.steps,
+        instances=options.instances,
     )
     plan = expand(experiment)
     if options.dry_run:
@@ -153,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="replace one key of the experiment, such as policy=mixed or slo.ttft_ms=[200,500]; may be repeated",
     )
-    for table, what in (("requests", "a row a request"), ("steps", "a row a step")):
+    for table, what in (("requests", "a row a request"), ("steps", "a row a step"), ("instances", "a row an instance")):
         run.add_argument(
             f"--{table}",
             metavar="CELLS",

@@ -13,8 +13,11 @@ from typing import Any
 
 from . import catalogue
 from .checks import MAX_TOKENS, nearest
-from .scheduler import MEMORIES, POLICIES
+from .keys import Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
+from .scheduler import POLICIES
+from .stages import ROUTERS
 from .steps import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
+from .systems import COLOCATED_MEMORIES, MAX_INSTANCES
 from .trace_formats import FORMATS
 from .traces import ON_BAD
 from .workloads import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
@@ -32,74 +35,53 @@ class ConfigError(ValueError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True)
-class Needs:
-    """A condition on another key of the same table: a value of `key` must satisfy `test` (in words: `words`)."""
+SYSTEMS = ("colocated", "disaggregated", "prefill_only", "decode_only")
+ROLE_TABLES = ("prefill_instance", "decode_instance")
 
-    key: str
-    test: Callable[[Any], bool]
-    words: str
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a key may hold.
-
-    kind      int, float or str; LognormalLen for a length: an integer, or a table of mean, sigma, lo, hi; dict for the
-              names of a trace's columns
-    axis      a list of values is allowed, and multiplies the cells
-    lowest, highest    limits that are allowed themselves;  above, below    limits that are not
-    names     for strings: the names that there are; for numbers: names allowed beside them
-    lookup    for strings: finds what a name stands for, or raises ValueError
-    needs     the key has an effect only for these values of another key
-    ranged    {from, to, count, spacing} stands for a list
-    """
-
-    kind: type
-    axis: bool = True
-    lowest: float | None = None
-    highest: float | None = None
-    above: float | None = None
-    below: float | None = None
-    names: tuple[str, ...] | None = None
-    lookup: Callable[[str], object] | None = None
-    needs: Needs | None = None
-    ranged: bool = False
-
-
-def _key(kind: type, **limits: Any) -> dict[str, Key]:
-    return {"key": Key(kind, **limits)}
-
-
+_ONE_ROLE = ("colocated", "prefill_only", "decode_only")  # systems whose instances are all alike
 _COUNT: dict[str, Any] = {"lowest": 1, "highest": 2**63 - 1}  # what a column of the tables holds
+_SEED: dict[str, Any] = {"lowest": 0, "highest": 2**63 - 1}
+_INSTANCES: dict[str, Any] = {"lowest": 1, "highest": MAX_INSTANCES}
 
 
-def key_of(table: type, name: str) -> Key:
-    """The `Key` of one field of a table."""
-    key: Key = next(f for f in fields(table) if f.name == name).metadata["key"]
-    return key
-
-
-def key_names(table: type) -> list[str]:
-    """Keys of a table, in the order in which their axes multiply."""
-    return [f.name for f in fields(table)]
-
-
-def _needs(key: str, *values: str) -> Needs:
-    return Needs(key, lambda value: value in values, " or ".join(f'{key} = "{value}"' for value in values))
-
-
-def _limits(range_: tuple[float, float]) -> dict[str, float]:
+def _limits(range_: tuple[float, float]) -> dict[str, Any]:
     return {"lowest": range_[0], "highest": range_[1]}
 
 
-_SYNTHETIC = _needs("kind", "synthetic")
-_TRACE = _needs("kind", "trace")
-_BURSTY = _needs("arrivals", "bursty")
-_PAGED = _needs("memory", "paged")
-_CHUNKED = _needs("policy", "chunked")
-_PREFILL_FIRST = _needs("policy", "prefill_first")
-_SHARDED = Needs("tp", lambda tp: bool(tp > 1), "tp above 1")
+_CHIP: dict[str, Any] = {"lookup": catalogue.chip}
+_LINK: dict[str, Any] = {"lookup": catalogue.link}
+_DEGREE = _limits((1, MAX_DEGREE))
+_BYTES, _EFFICIENCY, _OVERHEAD = _limits(BYTES_RANGE), _limits(EFFICIENCY_RANGE), _limits((0, MAX_OVERHEAD_S))
+_RESERVED: dict[str, Any] = {"lowest": 0, "below": 1}
+_SYNTHETIC = needs("kind", "synthetic")
+_TRACE = needs("kind", "trace")
+_BURSTY = needs("arrivals", "bursty")
+_ALIKE = needs("system.kind", *_ONE_ROLE)
+_DISAGGREGATED = needs("system.kind", "disaggregated")
+_PREFILLS = needs("system.kind", "disaggregated", "prefill_only")  # on instances that do nothing else
+_DECODES = needs("system.kind", "colocated", "disaggregated", "decode_only")
+_HAS_TTFT = needs("system.kind", "colocated", "disaggregated", "prefill_only")
+_SEVERAL = above_one("n_instances") | above_one("n_prefill") | above_one("n_decode")
+_PAGED = needs("memory", "paged")
+_SCHEDULED = needs("memory", "paged", "unlimited")  # by the rules of docs/scheduler.md
+_RESERVE = needs("memory", "reserve")
+_CHUNKED = needs("policy", "chunked")
+
+
+def _inherited(key: str, on: Callable[[str], Needs] = lambda role: _DISAGGREGATED) -> Needs:
+    """A role of a disaggregated system takes the key from [instance]; `on` is what else the role must be."""
+    prefill, decode = (left_out(f"{role}.{key}") & on(role) for role in ROLE_TABLES)
+    return prefill | decode
+
+
+def _sharded(role: str) -> Needs:
+    """A role whose instances have a tp above 1, of its own or from [instance]."""
+    return _DISAGGREGATED & (above_one(f"{role}.tp") | left_out(f"{role}.tp") & above_one("instance.tp"))
+
+
+def _of_instances(kind: type, key: str, **limits: Any) -> dict[str, Key]:
+    """A key of [instance], of effect on systems of one role, and on a role that does not have a value of its own."""
+    return as_key(kind, **limits, needs=_ALIKE | _inherited(key))
 
 
 @dataclass(frozen=True)
@@ -109,82 +91,149 @@ class WorkloadTable:
     `n_requests` None: the whole trace. `seed` None: nothing is drawn (a trace that is not spread).
     """
 
-    kind: str = field(default="conversation", metadata=_key(str, axis=False, names=KINDS))
+    kind: str = field(default="conversation", metadata=as_key(str, axis=False, names=KINDS))
     n_requests: tuple[int | None, ...] = field(
-        default=(DEFAULT_REQUESTS,), metadata=_key(int, lowest=1, highest=MAX_REQUESTS)
+        default=(DEFAULT_REQUESTS,), metadata=as_key(int, lowest=1, highest=MAX_REQUESTS)
     )
-    seed: tuple[int | None, ...] = field(default=(0,), metadata=_key(int, lowest=0, highest=_COUNT["highest"]))
+    seed: tuple[int | None, ...] = field(default=(0,), metadata=as_key(int, lowest=0, highest=_COUNT["highest"]))
     prompt: int | LognormalLen | None = field(
-        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
+        default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
     )
     output: int | LognormalLen | None = field(
-        default=None, metadata=_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
+        default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
     )
-    arrivals: tuple[str, ...] = field(default=("poisson",), metadata=_key(str, names=ARRIVALS, needs=_SYNTHETIC))
-    cv: tuple[float, ...] = field(default=(1.0,), metadata=_key(float, **_limits(CV_RANGE), needs=_BURSTY))
-    path: Path | None = field(default=None, metadata=_key(str, axis=False, needs=_TRACE))
-    format: str | None = field(default=None, metadata=_key(str, axis=False, names=FORMATS, needs=_TRACE))
-    columns: dict[str, str] | None = field(default=None, metadata=_key(dict, axis=False, needs=_TRACE))
-    start_s: float | None = field(default=None, metadata=_key(float, axis=False, lowest=0, needs=_TRACE))
-    end_s: float | None = field(default=None, metadata=_key(float, axis=False, above=0, needs=_TRACE))
+    arrivals: tuple[str, ...] = field(default=("poisson",), metadata=as_key(str, names=ARRIVALS, needs=_SYNTHETIC))
+    cv: tuple[float, ...] = field(default=(1.0,), metadata=as_key(float, **_limits(CV_RANGE), needs=_BURSTY))
+    path: Path | None = field(default=None, metadata=as_key(str, axis=False, needs=_TRACE))
+    format: str | None = field(default=None, metadata=as_key(str, axis=False, names=FORMATS, needs=_TRACE))
+    columns: dict[str, str] | None = field(default=None, metadata=as_key(dict, axis=False, needs=_TRACE))
+    start_s: float | None = field(default=None, metadata=as_key(float, axis=False, lowest=0, needs=_TRACE))
+    end_s: float | None = field(default=None, metadata=as_key(float, axis=False, above=0, needs=_TRACE))
     spread_s: float | str | None = field(
-        default=None, metadata=_key(float, axis=False, above=0, names=("auto",), needs=_TRACE)
+        default=None, metadata=as_key(float, axis=False, above=0, names=("auto",), needs=_TRACE)
     )
-    on_bad: str = field(default="error", metadata=_key(str, axis=False, names=ON_BAD, needs=_TRACE))
-    request_rate_rps: tuple[float, ...] = field(default=(), metadata=_key(float, above=0, ranged=True))
+    on_bad: str = field(default="error", metadata=as_key(str, axis=False, names=ON_BAD, needs=_TRACE))
+    request_rate_rps: tuple[float, ...] = field(default=(), metadata=as_key(float, above=0, ranged=True))
+
+
+@dataclass(frozen=True)
+class SystemTable:
+    """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis."""
+
+    kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=SYSTEMS))
+    n_instances: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE))
+    )
+    n_prefill: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
+    n_decode: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
+    router: tuple[str, ...] = field(default=(ROUTERS[0],), metadata=as_key(str, names=ROUTERS, needs=_SEVERAL))
+    router_seed: tuple[int, ...] = field(
+        default=(0,), metadata=as_key(int, **_SEED, needs=needs("router", "random", "power_of_two"))
+    )
+    transfer_link: tuple[str, ...] = field(
+        default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", "disaggregated"))
+    )
+    n_gpus: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT))
 
 
 @dataclass(frozen=True)
 class InstanceTable:
     """[instance]: the GPUs of one instance and the model on them. Defaults are those of `StepModel`."""
 
-    model: tuple[str, ...] = field(default=(), metadata=_key(str, lookup=catalogue.model))
-    chip: tuple[str, ...] = field(default=(), metadata=_key(str, lookup=catalogue.chip))
-    tp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1, highest=MAX_DEGREE))
-    pp: tuple[int, ...] = field(default=(1,), metadata=_key(int, lowest=1, highest=MAX_DEGREE))
-    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, **_limits(BYTES_RANGE)))
-    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_key(float, **_limits(BYTES_RANGE)))
-    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_key(float, **_limits(EFFICIENCY_RANGE)))
-    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_key(float, **_limits(EFFICIENCY_RANGE)))
-    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_key(float, lowest=0, highest=MAX_OVERHEAD_S))
-    mem_reserve: tuple[float, ...] = field(default=(0.1,), metadata=_key(float, lowest=0, below=1))
-    link: tuple[str, ...] = field(default=("nvlink4",), metadata=_key(str, lookup=catalogue.link, needs=_SHARDED))
+    model: tuple[str, ...] = field(default=(), metadata=as_key(str, lookup=catalogue.model))
+    chip: tuple[str, ...] = field(default=(), metadata=_of_instances(str, "chip", **_CHIP))
+    tp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "tp", **_DEGREE))
+    pp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "pp", **_DEGREE))
+    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "weight_bytes", **_BYTES))
+    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "kv_bytes", **_BYTES))
+    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_of_instances(float, "mfu", **_EFFICIENCY))
+    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_of_instances(float, "mbu", **_EFFICIENCY))
+    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_of_instances(float, "overhead_s", **_OVERHEAD))
+    mem_reserve: tuple[float, ...] = field(default=(0.1,), metadata=_of_instances(float, "mem_reserve", **_RESERVED))
+    link: tuple[str, ...] = field(
+        default=("nvlink4",),
+        metadata=as_key(str, **_LINK, needs=_ALIKE & above_one("tp") | _inherited("link", _sharded)),
+    )
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """[prefill_instance] and [decode_instance]: where the instances of this role differ from [instance].
+
+    (None,) stands for the values of [instance].
+    """
+
+    chip: tuple[str | None, ...] = field(default=(None,), metadata=as_key(str, **_CHIP, needs=_DISAGGREGATED))
+    tp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
+    pp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
+    weight_bytes: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED)
+    )
+    kv_bytes: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED))
+    mfu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
+    mbu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
+    overhead_s: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_OVERHEAD, needs=_DISAGGREGATED)
+    )
+    mem_reserve: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_RESERVED, needs=_DISAGGREGATED)
+    )
+    link: tuple[str | None, ...] = field(
+        default=(None,),
+        metadata=as_key(
+            str, **_LINK, needs=_DISAGGREGATED & (above_one("tp") | left_out("tp") & above_one("instance.tp"))
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class SchedulerTable:
     """[scheduler]: batching policy and KV memory. `num_blocks` None: all that the KV capacity holds."""
 
-    policy: tuple[str, ...] = field(default=("mixed",), metadata=_key(str, names=POLICIES))
-    memory: tuple[str, ...] = field(default=("unlimited",), metadata=_key(str, names=MEMORIES))
-    max_running: tuple[int, ...] = field(default=(256,), metadata=_key(int, **_COUNT))
-    block_size: tuple[int, ...] = field(default=(16,), metadata=_key(int, **_COUNT, needs=_PAGED))
-    num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=_key(int, **_COUNT, needs=_PAGED))
-    token_budget: tuple[int, ...] = field(default=(512,), metadata=_key(int, **_COUNT, needs=_CHUNKED))
-    max_tokens: tuple[int, ...] = field(default=(4096,), metadata=_key(int, **_COUNT, needs=_PREFILL_FIRST))
+    policy: tuple[str, ...] = field(
+        default=("mixed",), metadata=as_key(str, names=POLICIES, needs=needs("system.kind", "colocated"))
+    )
+    memory: tuple[str, ...] = field(
+        default=("unlimited",), metadata=as_key(str, names=COLOCATED_MEMORIES, needs=_DECODES)
+    )
+    max_running: tuple[int, ...] = field(default=(256,), metadata=as_key(int, **_COUNT, needs=_SCHEDULED))
+    block_size: tuple[int, ...] = field(default=(16,), metadata=as_key(int, **_COUNT, needs=_PAGED))
+    num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT, needs=_PAGED))
+    token_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _SCHEDULED))
+    chunk_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _RESERVE))
+    max_tokens: tuple[int, ...] = field(
+        default=(4096,), metadata=as_key(int, **_COUNT, needs=needs("policy", "prefill_first") | _PREFILLS)
+    )
 
 
 @dataclass(frozen=True)
 class SloTable:
     """[slo]: what a request must meet (None: not checked), and the shares of first and last requests not counted."""
 
-    ttft_ms: tuple[float | None, ...] = field(default=(None,), metadata=_key(float, above=0))
-    tpot_ms: tuple[float | None, ...] = field(default=(None,), metadata=_key(float, above=0))
-    warmup: float = field(default=0.2, metadata=_key(float, axis=False, lowest=0, below=1))
-    cooldown: float = field(default=0.2, metadata=_key(float, axis=False, lowest=0, below=1))
+    ttft_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_HAS_TTFT))
+    tpot_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
+    warmup: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
+    cooldown: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
 
 
 @dataclass(frozen=True)
 class OutputTable:
-    """[output]: cells whose requests and steps are written as tables of their own; see `Plan.select`."""
+    """[output]: cells whose requests, steps and instances are written as tables of their own; see `Plan.select`."""
 
-    requests: str | None = field(default=None, metadata=_key(str, axis=False))
-    steps: str | None = field(default=None, metadata=_key(str, axis=False))
+    requests: str | None = field(default=None, metadata=as_key(str, axis=False))
+    steps: str | None = field(default=None, metadata=as_key(str, axis=False))
+    instances: str | None = field(default=None, metadata=as_key(str, axis=False))
 
 
 TABLES: dict[str, type] = {
     "workload": WorkloadTable,
+    "system": SystemTable,
     "instance": InstanceTable,
+    **dict.fromkeys(ROLE_TABLES, RoleTable),
     "scheduler": SchedulerTable,
     "slo": SloTable,
     "output": OutputTable,
@@ -205,8 +254,15 @@ class Experiment:
     scheduler: SchedulerTable
     slo: SloTable = SloTable()
     output: OutputTable = OutputTable()
+    system: SystemTable = SystemTable()
+    prefill_instance: RoleTable = RoleTable()
+    decode_instance: RoleTable = RoleTable()
     source: str = "config"
     origins: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+
+    def in_use(self, table: str, key: str) -> bool:
+        """Whether a key has an effect on any cell."""
+        return in_use(vars(self), table, key)
 
     def place(self, table: str, key: str) -> str:
         """Where the value of a key came from, for messages."""
@@ -225,21 +281,10 @@ class Experiment:
         tables: dict[str, Any] = {"name": self.name}
         for name in TABLES:
             table = getattr(self, name)
-            entries = {f.name: _plain(getattr(table, f.name)) for f in fields(table) if in_use(table, f.name)}
+            entries = {f.name: _plain(getattr(table, f.name)) for f in fields(table) if self.in_use(name, f.name)}
             if any(value is not None for value in entries.values()):
                 tables[name] = {key: value for key, value in entries.items() if value is not None}
         return tables
-
-
-def in_use(table: Any, name: str) -> bool:
-    """Whether the key has an effect at all, given the values of the key that it depends on."""
-    needs = key_of(type(table), name).needs
-    if needs is None:
-        return True
-    held = getattr(table, needs.key)
-    return in_use(table, needs.key) and any(
-        needs.test(value) for value in (held if isinstance(held, tuple) else (held,))
-    )
 
 
 def conditions(selection: str) -> list[tuple[str, str]]:
@@ -250,10 +295,10 @@ def conditions(selection: str) -> list[tuple[str, str]]:
 
 def check_columns(selection: str) -> None:
     """ValueError for a choice of cells by a column that is no parameter."""
+    tables = ("system", "instance", *ROLE_TABLES, "scheduler", "slo")
     columns = [
-        *("cell_id", "workload", "arrivals", "cv", "n_requests", "seed", "request_rate_rps", "system", "n_gpus"),
-        *(f.name for table in (InstanceTable, SchedulerTable) for f in fields(table)),
-        *("ttft_slo_s", "tpot_slo_s", "warmup", "cooldown"),
+        *("cell_id", "workload", "arrivals", "cv", "n_requests", "seed", "request_rate_rps"),
+        *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
     ]
     for column, _ in conditions(selection):
         if column not in columns:

@@ -12,18 +12,9 @@ from typing import Any
 
 from . import checks
 from .checks import MAX_TOKENS, nearest
-from .config import (
-    TABLES,
-    TRACE_COLUMNS,
-    ConfigError,
-    Experiment,
-    Key,
-    WorkloadTable,
-    check_columns,
-    in_use,
-    key_names,
-    key_of,
-)
+from .combinations import clashes, defaults
+from .config import TABLES, TRACE_COLUMNS, ConfigError, Experiment, WorkloadTable, check_columns
+from .keys import Key, deciders, key_names, key_of, unmet
 from .toml_lines import key_lines, line_of
 from .workloads import MAX_SIGMA, LognormalLen
 
@@ -40,6 +31,7 @@ def load_experiment(
     settings: Sequence[str] | Mapping[str, Any] = (),
     requests: str | None = None,
     steps: str | None = None,
+    instances: str | None = None,
 ) -> Experiment:
     """Read and check an experiment.
 
@@ -48,7 +40,7 @@ def load_experiment(
     settings  values that replace those of single keys: a dict such as {"policy": "mixed", "slo.ttft_ms": [200, 500]},
               in which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string,
               and no value removes the key. Other keys of the experiment that lose their effect by it are left out
-    requests, steps    take the place of the keys of [output]
+    requests, steps, instances    take the place of the keys of [output]
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
     """
@@ -78,7 +70,7 @@ def load_experiment(
     else:
         for setting in settings:
             reader.parse(tables, setting)
-    for key, selection in (("requests", requests), ("steps", steps)):
+    for key, selection in (("requests", requests), ("steps", steps), ("instances", instances)):
         if selection is not None and isinstance(tables.setdefault("output", {}), dict):
             tables["output"][key] = selection
             reader.places["output", key] = f"--{key}"
@@ -208,13 +200,14 @@ class _Reader:
             self.wrong(
                 ("name",), name, "must be a string of letters, digits, dots, dashes and underscores: it names a folder"
             )
-        read = {table: self.table(table, tables.get(table, {})) for table in TABLES}
+        read = {table: self.table(table, tables.get(table, {}), defaults(table, tables)) for table in TABLES}
+        self.effects(read, tables)
         self.across(read, tables)
         if self.problems:
             raise ConfigError([text for _, text in sorted(self.problems, key=lambda problem: problem[0])])
         return Experiment(name=name, source=self.source, origins=self.places, **read)
 
-    def table(self, table: str, entries: Any) -> Any:
+    def table(self, table: str, entries: Any, defaults: Mapping[str, Any]) -> Any:
         """One table as its dataclass. A value that is wrong is left at the default, so that other checks can go on."""
         keys = TABLES[table]
         if not isinstance(entries, Mapping):
@@ -222,39 +215,34 @@ class _Reader:
             return keys()
         for name in [name for name in entries if name not in key_names(keys)]:
             self.problem((table, name), f": unknown key{_nearest_key(name, key_names(keys))}")
-        values: dict[str, Any] = {}
-        for name in key_names(keys):
-            if name in entries:
-                before = len(self.problems)
-                value = self.value((table, name), entries[name], key_of(keys, name))
-                if len(self.problems) == before:
-                    values[name] = value
-            elif name in ("model", "chip", "request_rate_rps"):
-                self.problem((table, name), " is missing: must be given")
-        if table == "scheduler" and "memory" not in entries and {"block_size", "num_blocks"} & entries.keys():
-            values["memory"] = ("paged",)
-        if table == "workload" and values.get("kind") == "trace":
-            values.setdefault("n_requests", (None,))
-            if "spread_s" not in entries:
-                values.setdefault("seed", (None,))
-        made = keys(**values)
-        for name in [name for name in entries if name in values]:
-            needs = key_of(keys, name).needs
-            if (
-                needs
-                and self.sound(table, needs.key, "kind")
-                and not in_use(made, name)
-                and not self.overruled(table, name)
-            ):
-                self.wrong((table, name), entries[name], f"has no effect without {needs.words}: remove it")
-        return made
+        values: dict[str, Any] = dict(defaults)
+        for name in [name for name in key_names(keys) if name in entries]:
+            before = len(self.problems)
+            value = self.value((table, name), entries[name], key_of(keys, name))
+            if len(self.problems) == before:
+                values[name] = value
+        return keys(**values)
 
-    def overruled(self, table: str, name: str) -> bool:
-        """Whether it was the command line that took the effect of a key away: then the file is not to blame for it."""
-        needs = key_of(TABLES[table], name).needs
-        if needs is None or (table, name) in self.places:
+    def effects(self, read: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+        """Every key that is given has an effect, and those that must be given are."""
+        for table, name in (("workload", "request_rate_rps"), ("instance", "model"), ("instance", "chip")):
+            if self.sound(table, name) and not getattr(read[table], name) and not unmet(read, table, name):
+                self.problem((table, name), " is missing: must be given")
+        for table in TABLES:
+            entries = tables.get(table, {})
+            for name in key_names(TABLES[table]) if isinstance(entries, Mapping) else ():
+                if name in entries and self.sound(table, name) and self.judged(table, name):
+                    words = unmet(read, table, name)
+                    if words:
+                        self.wrong((table, name), entries[name], f"has no effect without {words}: remove it")
+
+    def judged(self, table: str, name: str) -> bool:
+        """Whether the keys that decide on the effect of a key are sound, and it was not the command line that took
+        its effect away: then the file is not to blame for it."""
+        paths = deciders(TABLES, table, name)
+        if (table, name) not in self.places and any(path in self.places for path in paths):
             return False
-        return (table, needs.key) in self.places or self.overruled(table, needs.key)
+        return all(self.sound(*path) for path in paths)
 
     def value(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
         """A value or, for an axis, the tuple of its values."""
@@ -376,7 +364,10 @@ class _Reader:
                 )
             if None not in (workload.start_s, workload.end_s) and workload.start_s >= workload.end_s:
                 self.wrong(("workload", "end_s"), workload.end_s, f"must be above start_s = {workload.start_s:g}")
-        if "chunked" in scheduler.policy and self.sound("scheduler", "policy", "token_budget", "max_running"):
+        if self.sound("system", "kind") and self.sound("scheduler", "policy", "memory"):
+            for key, values, message in clashes(read["system"], scheduler):
+                self.wrong(("scheduler", key), values[0] if len(values) == 1 else values, message)
+        if not unmet(read, "scheduler", "token_budget") and self.sound("scheduler", "token_budget", "max_running"):
             budget, running = min(scheduler.token_budget), max(scheduler.max_running)
             if budget < running:
                 allowed = f"must be at least max_running = {running}, a token for each running request"

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .windows import Window, ratio, row_means, row_percentiles
+from .balance import BALANCE, balance, prefills_only
+from .windows import BoolArray, FloatArray, IntArray, Window, ratio, row_means, row_percentiles
 
 if TYPE_CHECKING:
     from .results import Result
+    from .runs import InstanceFacts
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
-LATENCIES = ("ttft", "tpot", "e2e", "queue_delay")
+LATENCIES = ("ttft", "tpot", "e2e", "queue_delay", "kv_transfer")
 PERCENTILES = (50, 90, 95, 99)
 MEASURES = (
     "attainment",
@@ -49,6 +47,7 @@ MEASURES = (
     "batch_size_mean",
     "steps",
     "utilization",
+    *BALANCE,
     "finished",
     "rejected",
 )
@@ -67,11 +66,13 @@ class LaneArrays(Protocol):
     first_token_s: FloatArray  # [L, N]
     finish_s: FloatArray  # [L, N]
     admitted_s: FloatArray  # [L, N]
+    kv_ready_s: FloatArray  # [L, N]
     prompt_tokens: IntArray  # [L, N], 0 in padding
     output_tokens: IntArray  # [L, N], 0 in padding
     preemptions: NDArray[Any]  # [L, N] of integers of any width, 0 in padding
     rejected: BoolArray  # [L, N], False in padding
     steps: IntArray  # [L]
+    batch_steps: IntArray  # [L] those that running_steps and block_steps are sums over
     prefill_tokens: IntArray  # [L]
     recomputed_tokens: IntArray  # [L]
     peak_blocks: IntArray  # [L]
@@ -80,19 +81,22 @@ class LaneArrays(Protocol):
     block_steps: FloatArray  # [L]
     busy_s: FloatArray  # [L]
 
+    @property
+    def instances(self) -> InstanceFacts | None:
+        """The instances of all lanes; None where nothing is known of them."""
+
+
+_ROWS = tuple(LaneArrays.__annotations__)
+
 
 def one_lane(result: Result) -> LaneArrays:
     """A result seen as a batch of one lane; the arrays are views."""
-    columns = {
-        name: np.asarray(getattr(result, name))[None] for name in LaneArrays.__annotations__ if name != "n_requests"
-    }
-    return cast(LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), **columns))
+    columns = {name: np.asarray(getattr(result, name))[None] for name in _ROWS if name != "n_requests"}
+    return cast(LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), instances=result.instances, **columns))
 
 
 def _lanes_of(results: LaneArrays, rows: slice) -> LaneArrays:
-    return cast(
-        LaneArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in LaneArrays.__annotations__})
-    )
+    return cast(LaneArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in _ROWS}))
 
 
 # ---------------------------------------------------------------------------------------------------- public measures
@@ -139,7 +143,7 @@ def percentile(result: Result, name: str, q: float, warmup: float = 0.2, cooldow
 
     Args:
         result: a run.
-        name: "ttft", "tpot", "e2e" or "queue_delay".
+        name: "ttft", "tpot", "e2e", "queue_delay" or "kv_transfer".
         q: 0 to 100.
 
     Returns:
@@ -238,26 +242,48 @@ def measures(
     if np.any(gpus < 1):
         raise ValueError(f"n_gpus is {gpus.min()!s}, but a system has at least 1 GPU")
 
+    prefilled = prefills_only(results.instances, lanes)
     parts = [
-        _measures(_lanes_of(results, rows), ttft_limit[rows], tpot_limit[rows], warmup, cooldown, gpus[rows])
+        _measures(
+            _lanes_of(results, rows),
+            ttft_limit[rows],
+            tpot_limit[rows],
+            warmup,
+            cooldown,
+            gpus[rows],
+            prefilled[rows],
+        )
         for rows in _chunks(*results.arrival_s.shape)
     ]
-    return {name: np.concatenate([part[name] for part in parts]) for name in MEASURES}
+    columns: dict[str, NDArray[Any]] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns |= balance(results.instances, columns["duration_s"])
+    if results.instances is None:
+        columns["utilization"] = results.busy_s / columns["duration_s"]
+    return {name: columns[name] for name in MEASURES}
 
 
 # ------------------------------------------------------------------------------------------------------- one chunk
 
 
 def _measures(
-    lanes: LaneArrays, ttft_slo: FloatArray, tpot_slo: FloatArray, warmup: float, cooldown: float, gpus: IntArray
+    lanes: LaneArrays,
+    ttft_slo: FloatArray,
+    tpot_slo: FloatArray,
+    warmup: float,
+    cooldown: float,
+    gpus: IntArray,
+    prefilled: BoolArray,  # requests are done with their first token
 ) -> dict[str, NDArray[Any]]:
     window = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown)
     ttft_met, tpot_met, met = _meets(lanes, ttft_slo, tpot_slo)
-    finished = ~np.isnan(lanes.finish_s)
+    done_s = lanes.finish_s
+    if prefilled.any():
+        done_s = np.where(prefilled[:, None], lanes.first_token_s, done_s)
+    finished = ~np.isnan(done_s)
     finished_count = np.count_nonzero(finished, axis=1)
-    output_tokens = np.sum(lanes.output_tokens * finished, axis=1)
+    output_tokens = np.where(prefilled, finished_count, np.sum(lanes.output_tokens * finished, axis=1))
     total_tokens = np.sum(lanes.prompt_tokens * finished, axis=1) + output_tokens
-    duration = _last(lanes.finish_s) - window.first_arrival_s
+    duration = _last(done_s) - window.first_arrival_s
     duration[~(duration > 0)] = np.nan
     columns: dict[str, NDArray[Any]] = {
         "attainment": ratio(window.count(met), window.size),
@@ -274,12 +300,11 @@ def _measures(
         "preemptions": np.sum(lanes.preemptions, axis=1),
         "recomputed_tokens": lanes.recomputed_tokens,
         "prefill_tokens": lanes.prefill_tokens,
-        "kv_utilization_mean": ratio(lanes.block_steps, lanes.steps * lanes.num_blocks),
+        "kv_utilization_mean": ratio(lanes.block_steps, lanes.batch_steps * lanes.num_blocks),
         "kv_utilization_peak": ratio(lanes.peak_blocks, lanes.num_blocks),
         "peak_blocks": lanes.peak_blocks,
-        "batch_size_mean": ratio(lanes.running_steps, lanes.steps),
+        "batch_size_mean": ratio(lanes.running_steps, lanes.batch_steps),
         "steps": lanes.steps,
-        "utilization": lanes.busy_s / duration,
         "finished": finished_count,
         "rejected": np.count_nonzero(lanes.rejected, axis=1),
     }
@@ -315,11 +340,16 @@ def _queue_delay(lanes: LaneArrays) -> FloatArray:
     return lanes.admitted_s - lanes.arrival_s
 
 
+def _kv_transfer(lanes: LaneArrays) -> FloatArray:
+    return lanes.kv_ready_s - lanes.first_token_s
+
+
 _LATENCY: dict[str, Callable[[LaneArrays], FloatArray]] = {
     "ttft": _ttft,
     "tpot": _tpot,
     "e2e": _e2e,
     "queue_delay": _queue_delay,
+    "kv_transfer": _kv_transfer,
 }
 
 

@@ -15,23 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import catalogue
-from .config import (
-    TABLES,
-    ConfigError,
-    Experiment,
-    InstanceTable,
-    SchedulerTable,
-    WorkloadTable,
-    check_columns,
-    conditions,
-    in_use,
-    key_names,
-    key_of,
-)
-from .hardware import Chip, Link, Model
-from .scheduler import Lane
-from .steps import StepModel
+from .config import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
+from .keys import column_of, key_names
+from .setups import SETUP_TABLES, Setup, System, make_setups, points
 from .workloads import LognormalLen, Workload, make_workload
 
 RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
@@ -52,21 +38,6 @@ class Traffic:
     description: str
 
 
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """One instance and its scheduler: everything about a cell but its requests and SLOs.
-
-    options     of the scheduler; those that its policy and memory do not use are None
-    infeasible  why it cannot run, or None
-    """
-
-    step: StepModel
-    options: Mapping[str, Any]
-    columns: Mapping[str, Any]
-    identity: Mapping[str, Any]
-    infeasible: str | None
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
     """One row of the cells table, before it is simulated."""
@@ -83,15 +54,13 @@ class Cell:
             "cell_id": self.cell_id,
             **self.traffic.columns,
             "request_rate_rps": self.request_rate_rps,
-            "system": "scheduler",
             **self.setup.columns,
             **self.slo,
         }
 
-    def lane(self) -> Lane:
+    def system(self) -> System:
         """The cell as the engine takes it."""
-        options = {key: value for key, value in self.setup.options.items() if key != "memory"}
-        return Lane(self.traffic.workload, self.setup.step, rate=self.request_rate_rps, **options)
+        return self.setup.system(self.traffic.workload, self.request_rate_rps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +78,12 @@ class Plan:
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Keys with more than one value, and their values."""
-        tables = [getattr(self.experiment, name) for name in TABLES]
-        entries = {key: value for table in tables for key, value in vars(table).items() if in_use(table, key)}
+        entries = {
+            column_of(table, key).replace("_slo_s", "_ms"): value
+            for table in TABLES
+            for key, value in vars(getattr(self.experiment, table)).items()
+            if self.experiment.in_use(table, key)
+        }
         return {key: value for key, value in entries.items() if isinstance(value, tuple) and len(value) > 1}
 
     def select(self, selection: str) -> list[int]:
@@ -163,35 +136,24 @@ def expand(experiment: Experiment) -> Plan:
     ...     "scheduler": {"policy": "mixed", "block_size": 16},
     ... })
     >>> [cell.cell_id for cell in expand(experiment).cells]
-    ['241ff9dcaecf80a2', '0fbff98652a304dd']
+    ['7790e990733b0749', '4f5839f319e6a115']
 
     ConfigError for a trace that cannot be used, for a rate so small that requests would never arrive, for cells that
     come to the same, and when not a single cell can run.
     """
     traffics = _traffics(experiment)
     _check_rates(experiment, traffics)
-    setups = [
-        setup for instance in _points(experiment.instance) for setup in _setups(instance, _points(experiment.scheduler))
-    ]
+    setups = make_setups(experiment)
     if all(setup.infeasible for setup in setups):
         reasons = dict.fromkeys(setup.infeasible for setup in setups)
-        where = experiment.with_options("instance", "scheduler")
+        where = experiment.with_options(*SETUP_TABLES)
         raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
-    slos = [
-        {
-            "ttft_slo_s": None if ttft is None else ttft / 1000,
-            "tpot_slo_s": None if tpot is None else tpot / 1000,
-            "warmup": experiment.slo.warmup,
-            "cooldown": experiment.slo.cooldown,
-        }
-        for ttft in experiment.slo.ttft_ms
-        for tpot in experiment.slo.tpot_ms
-    ]
+    slos = {kind: _slos(experiment, kind) for kind in experiment.system.kind}
     cells = tuple(
         Cell(content_id(identity(traffic, setup, slo, rate))[:16], traffic, setup, slo, rate)
         for traffic in traffics
         for setup in setups
-        for slo in slos
+        for slo in slos[setup.kind]
         for rate in experiment.workload.request_rate_rps
     )
     plan = Plan(experiment, cells)
@@ -212,10 +174,22 @@ def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float
         "rules": RULES_VERSION,
         "workload": traffic.identity,
         "request_rate_rps": rate,
-        "system": "scheduler",
         **setup.identity,
         "slo": slo,
     }
+
+
+def _slos(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
+    """Columns of the SLOs that a kind of system has."""
+    return [
+        {
+            "ttft_slo_s": None if point["ttft_ms"] is None else point["ttft_ms"] / 1000,
+            "tpot_slo_s": None if point["tpot_ms"] is None else point["tpot_ms"] / 1000,
+            "warmup": point["warmup"],
+            "cooldown": point["cooldown"],
+        }
+        for point in points(experiment.slo, {"system.kind": kind})
+    ]
 
 
 def _check_rates(experiment: Experiment, traffics: list[Traffic]) -> None:
@@ -238,7 +212,7 @@ def _repeated(plan: Plan) -> list[str]:
         before = first.setdefault(cell.cell_id, at)
         if before != at:
             axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
-            where = plan.experiment.with_options("workload", "instance", "scheduler", "slo")
+            where = plan.experiment.with_options("workload", *SETUP_TABLES, "slo")
             return [f"{where}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
     return []
 
@@ -249,9 +223,9 @@ def _refused(plan: Plan) -> list[str]:
     problems = []
     for cell in pairs.values():
         try:
-            cell.lane()
+            cell.system()
         except ValueError as error:
-            where = plan.experiment.with_options("instance", "scheduler")
+            where = plan.experiment.with_options(*SETUP_TABLES)
             problems.append(f"{where}: {cell.traffic.columns['workload']}: {error}")
     return list(dict.fromkeys(problems))
 
@@ -266,71 +240,12 @@ def content_id(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _points(table: WorkloadTable | InstanceTable | SchedulerTable) -> list[dict[str, Any]]:
-    """The product of the axes of a table. A key without effect at a point is None there and multiplies nothing."""
-    points: list[dict[str, Any]] = [{}]
-    for name, held in vars(table).items():
-        key = key_of(type(table), name)
-        values = held if key.axis else (held,)
-        if name != "request_rate_rps":
-            points = [
-                {**point, name: value}
-                for point in points
-                for value in (values if key.needs is None or key.needs.test(point[key.needs.key]) else (None,))
-            ]
-    return points
-
-
-def _setups(instance: Mapping[str, Any], schedulers: list[dict[str, Any]]) -> list[Setup]:
-    """The set-ups of one instance."""
-    named: dict[str, Model | Chip | Link] = {
-        "model": catalogue.model(instance["model"]),
-        "chip": catalogue.chip(instance["chip"]),
-        **({"link": catalogue.link(instance["link"])} if instance["link"] is not None else {}),
-    }
-    step = StepModel(**{**{key: value for key, value in instance.items() if value is not None}, **named})
-    capacity = step.kv_capacity_tokens()
-    # The figures behind a name count, and the name too: models with the same figures are still two rows.
-    facts = {**instance, **{key: asdict(value) for key, value in named.items()}}
-    setups = []
-    for scheduler in schedulers:
-        options = dict(scheduler)
-        reason = None if capacity else _too_heavy(step)
-        if reason is None and options["memory"] == "paged":
-            size, blocks = options["block_size"], options["num_blocks"] or capacity // options["block_size"]
-            if blocks * size > capacity or blocks < 1:
-                blocks = max(blocks, 1)
-                reason = (
-                    f"{blocks} x {size} tokens of KV blocks do not fit: {_instance(step)} with {step.model.name} "
-                    f"has room for {capacity:,} tokens"
-                )
-            options["num_blocks"] = blocks
-        columns = {**instance, "n_gpus": step.n_gpus, **options}
-        setups.append(Setup(step, options, columns, {"instance": facts, "scheduler": options}, reason))
-    return setups
-
-
-def _too_heavy(step: StepModel) -> str:
-    weights = step.model.n_params() * step.weight_bytes
-    memory = step.n_gpus * step.chip.mem_bytes
-    room = memory * (1 - step.mem_reserve)
-    return (
-        f"the weights of {step.model.name} do not fit {_instance(step)}: {weights / 1e9:.1f} GB, and room for "
-        f"{room / 1e9:.1f} GB ({memory / 1e9:.1f} GB less mem_reserve = {step.mem_reserve:g})"
-    )
-
-
-def _instance(step: StepModel) -> str:
-    return f"{step.n_gpus} x {step.chip.name}"
-
-
 def _traffics(experiment: Experiment) -> list[Traffic]:
     """Every workload of the sweep at unit rate, built once."""
     table = experiment.workload
-    points = _points(table)
     traces: dict[int | None, tuple[Workload, str]] = {}
     traffics = []
-    for point in points:
+    for point in points(table):
         try:
             if table.kind == "trace" and point["seed"] not in traces:
                 traces[point["seed"]] = _trace(table, point["seed"])

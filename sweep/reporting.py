@@ -1,10 +1,13 @@
-"""What a run tells: its plan before, and after it the best configurations by policy and a verdict in one line."""
+"""What a run tells: its plan before, and after it the best configurations by system and policy, and a verdict."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .config import ROLE_TABLES
+from .keys import column_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,18 +16,20 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 TARGET = 0.9  # attainment that the best rate must keep
+_ASSUMED = ("mfu", "mbu", "overhead_s", "mem_reserve")
 # What is given, not chosen: configurations that differ in one of these are not compared, each value has its own best.
 _SEPARATE = (
     *("workload", "n_requests", "arrivals", "cv", "model", "ttft_slo_s", "tpot_slo_s"),
-    *("mfu", "mbu", "overhead_s", "mem_reserve"),
+    *(f"{role}{name}" for name in _ASSUMED for role in ("", "prefill_", "decode_")),
 )
+_RIVALS = ("system", "policy", "router")  # each has a best of its own, and they are compared
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best configuration of one policy.
+    """The best configuration of one system, policy and router.
 
-    parameters    values of the axes of the sweep, without the rate; policy first
+    parameters    values of the axes of the sweep, without the rate; system, policy and router first
     n_gpus        of the configuration
     rate_rps      the highest rate at which this and every lower rate of the sweep keep the target; 0: none does
     is_top        it is the highest rate of the sweep, so that the configuration may reach more
@@ -46,7 +51,7 @@ _SHOWN = ("attainment", "output_throughput_tps", "ttft_p99_s", "tpot_p99_s", "kv
 
 
 def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
-    """The best configuration of every policy, the best policy first.
+    """The best configuration of every system, policy and router of the sweep, the best first.
 
     Best is the highest request rate per GPU that keeps `target`: attainment, the mean over seeds, is at least that at
     this rate and at every lower rate of the sweep. Ties go to the higher attainment, then output throughput.
@@ -56,8 +61,9 @@ def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
     df  the cells table of a run, as `load` or `Run.df` gives it: `attrs["config"]` tells the axes
     """
     ok = df[df["status"] == "ok"]
-    varied = [name for name in _axes(df) if name not in ("request_rate_rps", "seed")]
-    groups = ["policy", *(name for name in _SEPARATE if name in varied)]
+    varied = [name for name in _axes(df) if name not in ("request_rate_rps", "seed", "router_seed")]
+    rivals = [name for name in _RIVALS if name in varied or (name == "policy" and ok["policy"].notna().any())]
+    groups = [*rivals, *(name for name in _SEPARATE if name in varied)]
     names = list(dict.fromkeys([*groups, *varied]))
     best: dict[tuple[Any, ...], Best] = {}
     order: dict[tuple[Any, ...], tuple[float, ...]] = {}
@@ -65,14 +71,15 @@ def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
         parameters = dict(zip(names, (_plain(value) for value in key[:-1]), strict=True))
         found = _best_rate(parameters, int(key[-1]), cells, target)
         group = tuple(parameters[name] for name in groups)
-        rank = (found.rate_per_gpu_rps, found.measures["attainment"], found.measures["output_throughput_tps"])
+        throughput = found.measures["output_throughput_tps"] / found.n_gpus
+        rank = (found.rate_per_gpu_rps, found.measures["attainment"], throughput)
         if group not in order or rank > order[group]:
             best[group], order[group] = found, rank
     return [best[group] for group in sorted(order, key=lambda group: order[group], reverse=True)]
 
 
 def verdict(best: list[Best], slo: str, target: float = TARGET) -> str:
-    """One line: which policy is best, at which rate, and how far ahead of the others."""
+    """One line: which system and policy is best, at which rate, and how far ahead of the others."""
     if not best:
         return "No cell could be simulated."
     first = best[0]
@@ -102,12 +109,15 @@ def print_best(best: list[Best], target: float = TARGET) -> None:
 
     if not best:
         return
+    rivals = " and ".join(name for name in _RIVALS if name in best[0].parameters)
     table = Table(
-        title=f"Best configuration by policy ({target:.0%} attainment)", box=box.SIMPLE_HEAD, title_justify="left"
+        title=f"Best configuration by {rivals or 'workload'} ({target:.0%} attainment)",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
     )
     for name in best[0].parameters:
         table.add_column(name)
-    per_gpu = ["req/s/GPU"] if any(row.n_gpus > 1 for row in best) else []
+    per_gpu = ["GPUs", "req/s/GPU"] if any(row.n_gpus > 1 for row in best) else []
     for label in ("req/s", *per_gpu, "attainment", "output tok/s", "ttft p99", "tpot p99", "KV peak", "preemptions"):
         table.add_column(label, justify="right")
     for row in best:
@@ -115,7 +125,7 @@ def print_best(best: list[Best], target: float = TARGET) -> None:
         table.add_row(
             *(_text(value) for value in row.parameters.values()),
             f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
-            *(f"{row.rate_per_gpu_rps:.3g}" for _ in per_gpu),
+            *([str(row.n_gpus), f"{row.rate_per_gpu_rps:.3g}"] if per_gpu else []),
             _number(m["attainment"], ".1%"),
             _number(m["output_throughput_tps"], ",.0f"),
             _number(1000 * m["ttft_p99_s"], ",.0f", " ms"),
@@ -219,7 +229,7 @@ def _best_rate(parameters: dict[str, Any], n_gpus: int, cells: pd.DataFrame, tar
 
 def _ratio(first: Best, other: Best) -> str:
     """How far the first is ahead of another, rates per GPU compared."""
-    name = other.parameters["policy"]
+    name = _words({key: value for key, value in other.parameters.items() if key in _RIVALS}) or "another"
     if not other.rate_rps:
         return f"{name} never reaches it"
     if first.is_top and other.is_top:
@@ -231,9 +241,17 @@ def _ratio(first: Best, other: Best) -> str:
 
 def _axes(df: pd.DataFrame) -> list[str]:
     """Columns of the axes of the sweep: the lists of its configuration."""
-    tables = [table for table in df.attrs["config"].values() if isinstance(table, dict)]
-    keys = {key.replace("_ms", "_slo_s") for table in tables for key, value in table.items() if isinstance(value, list)}
-    return [str(name) for name in df.columns if name in keys]
+    tables = {name: table for name, table in df.attrs["config"].items() if isinstance(table, dict)}
+    columns = {
+        column_of(name, key)
+        for name, table in tables.items()
+        for key, value in table.items()
+        if isinstance(value, list) and key != "n_gpus"
+    }
+    # Where a role has a value of its own, the column of all instances is empty and those of the roles tell.
+    own = {key for role in ROLE_TABLES for key in tables.get(role, {}) if key in columns}
+    columns |= {column_of(role, key) for role in ROLE_TABLES for key in own}
+    return [str(name) for name in df.columns if name in columns]
 
 
 def _comparable(one: Best, other: Best) -> bool:
@@ -259,7 +277,7 @@ def _text(value: Any) -> str:
 
 def _words(parameters: dict[str, Any]) -> str:
     return ", ".join(
-        _text(value) if name == "policy" else f"{name} {_text(value)}"
+        _text(value) if name in _RIVALS else f"{name} {_text(value)}"
         for name, value in parameters.items()
         if value is not None
     )

@@ -15,6 +15,8 @@ from .metrics import measures, one_lane
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .runs import InstanceFacts
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -39,6 +41,8 @@ class Result:
         running_steps, block_steps: running requests, and blocks held, summed over the steps; NaN where not counted.
         busy_s: seconds spent inside steps; NaN where not counted.
         num_blocks: KV blocks of the instance; NaN for unlimited memory.
+        batch_steps: steps that running_steps and block_steps are sums over; all steps unless given.
+        instances: what each instance of a system did; None where unknown.
 
     Raises:
         ValueError: an array that is not one-dimensional or not as long as `arrival_s`.
@@ -64,6 +68,8 @@ class Result:
         block_steps: float = np.nan,
         busy_s: float = np.nan,
         num_blocks: float = np.nan,
+        batch_steps: int | None = None,
+        instances: InstanceFacts | None = None,
     ) -> None:
         self.arrival_s: FloatArray = np.asarray(arrival_s, dtype=np.float64)
         if self.arrival_s.ndim != 1:
@@ -85,6 +91,8 @@ class Result:
         self.block_steps = float(block_steps)
         self.busy_s = float(busy_s)
         self.num_blocks = float(num_blocks)
+        self.batch_steps = self.steps if batch_steps is None else int(batch_steps)
+        self.instances = instances
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -118,6 +126,11 @@ class Result:
         """Queueing delay, float64 [N], seconds: first admission - arrival."""
         return self.admitted_s - self.arrival_s
 
+    @property
+    def kv_transfer_s(self) -> FloatArray:
+        """KV transfer time, float64 [N], seconds: KV at the decode instance - first token; NaN without a transfer."""
+        return self.kv_ready_s - self.first_token_s
+
     def to_frame(self) -> pd.DataFrame:
         """A pandas DataFrame of one row a request, in the order of the workload; `request` is the position in it."""
         import pandas as pd
@@ -136,6 +149,7 @@ class Result:
                 "ttft_s": self.ttft_s,
                 "tpot_s": self.tpot_s,
                 "e2e_s": self.e2e_s,
+                "kv_transfer_s": self.kv_transfer_s,
                 "preemptions": self.preemptions,
                 "rejected": self.rejected,
             }

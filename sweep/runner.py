@@ -30,7 +30,7 @@ from .tasks import Outcome, Task, make_task, run_task
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTPUTS = ("cells.parquet", "requests.parquet", "steps.parquet", "run.json")
+OUTPUTS = ("cells.parquet", "requests.parquet", "steps.parquet", "instances.parquet", "run.json")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def run_grid(
     settings: Sequence[str] | Mapping[str, Any] = (),
     requests: str | None = None,
     steps: str | None = None,
+    instances: str | None = None,
     progress: bool = True,
     max_lanes: int = MAX_LANES,
 ) -> Run:
@@ -90,14 +91,16 @@ def run_grid(
     config     a TOML file, the name of a ready experiment, tables as a dict, or an `Experiment`
     workers    processes; None: as many as are worth it, up to one for each core. 1 runs in this process
     out        directory of the run; None: results/<name> in the current directory. Tables of an earlier run go
-    trace, settings, requests, steps    see `load_experiment`
+    trace, settings, requests, steps, instances    see `load_experiment`
     progress   show cells, rate and time left on stderr
     max_lanes  most cells that are simulated together; it changes speed and memory, never a result
 
     ConfigError before anything runs when something is wrong with the experiment or the directory; a cell that fails
     is a row with status "failed". `Interrupted`, a KeyboardInterrupt, on Ctrl-C, after what has ended was written.
     """
-    experiment = load_experiment(config, trace=trace, settings=settings, requests=requests, steps=steps)
+    experiment = load_experiment(
+        config, trace=trace, settings=settings, requests=requests, steps=steps, instances=instances
+    )
     plan = expand(experiment)
     return run_plan(plan, workers=workers, out=out, progress=progress, max_lanes=max_lanes)
 
@@ -116,8 +119,8 @@ def run_plan(
     max_lanes = checks.whole("max_lanes", max_lanes, 1)
     directory = prepare_directory(output_directory(plan.experiment, out))
     batches = make_batches(plan, feasible, workers, max_lanes)
-    kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps")}
-    tasks = (make_task(plan, batch, kept["requests"], kept["steps"]) for batch in batches)
+    kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps", "instances")}
+    tasks = (make_task(plan, batch, **kept) for batch in batches)
     collected = _Collected(plan)
     started = time.perf_counter()
     interrupted = False
@@ -246,6 +249,7 @@ class _Collected:
         self.error = [cell.setup.infeasible for cell in plan.cells]
         self.requests: dict[int, Any] = {}
         self.steps: dict[int, Any] = {}
+        self.instances: dict[int, Any] = {}
         self.batches: list[dict[str, Any]] = []
 
     def add(self, outcome: Outcome) -> None:
@@ -256,6 +260,7 @@ class _Collected:
             self.status[at] = "failed" if at in outcome.errors else "ok"
         self.requests.update(outcome.requests)
         self.steps.update(outcome.steps)
+        self.instances.update(outcome.instances)
         self.batches.append({"cells": len(outcome.positions), "wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s})
 
     def fail_rest(self, reason: str) -> None:
@@ -270,7 +275,7 @@ class _Collected:
 
     def write(self, directory: Path) -> None:
         """Write the tables, rows in plan order. Cells without an outcome have no row."""
-        from .tables import cells_table, requests_table, steps_table, write_table
+        from .tables import cells_table, instances_table, requests_table, steps_table, write_table
 
         rows = [at for at, status in enumerate(self.status) if status]
         parameters = [self.plan.cells[at].columns() for at in rows]
@@ -285,6 +290,7 @@ class _Collected:
         for name, selection, make, kept in (
             ("requests", output.requests, requests_table, self.requests),
             ("steps", output.steps, steps_table, self.steps),
+            ("instances", output.instances, instances_table, self.instances),
         ):
             path = directory / f"{name}.parquet"
             if selection is None:

@@ -61,6 +61,12 @@ class InstanceFacts:
     steps: Ints  # of all its lanes
     busy_s: Floats  # seconds inside steps, summed over its lanes; prefill: until the next batch can start
 
+    def of(self, system: int) -> InstanceFacts:
+        """The instances of one system, as those of the only one."""
+        rows = (self.system == system).nonzero()[0]
+        columns = {name: getattr(self, name)[rows] for name in ("instance", "requests", "lanes", "steps", "busy_s")}
+        return InstanceFacts(system=np.zeros(rows.size, np.int64), role=[self.role[i] for i in rows], **columns)
+
 
 @dataclass
 class LaneResults:
@@ -116,6 +122,8 @@ class LaneResults:
             block_steps=float(self.block_steps[system]),
             busy_s=float(self.busy_s[system]),
             num_blocks=float(self.num_blocks[system]),
+            batch_steps=int(self.batch_steps[system]),
+            instances=self.instances.of(system),
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from .balance import ROLES
 from .metrics import LATENCIES, PERCENTILES
 
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
@@ -23,6 +24,7 @@ _LATENCY_NAMES = {
     "tpot": ("TPOT", "(finish - first token) / (output tokens - 1), 0 for a one-token output"),
     "e2e": ("end-to-end latency", "finish - arrival"),
     "queue_delay": ("queueing delay", "first admission - arrival"),
+    "kv_transfer": ("KV transfer time", "KV at the decode instance - first token"),
 }
 
 
@@ -58,6 +60,32 @@ def _latency_fields() -> list[pa.Field]:
     return fields
 
 
+def _balance_fields() -> list[pa.Field]:
+    fields = []
+    for role in ROLES:
+        prefix = "" if role == "colocated" else f"{role}_"
+        for name, what in (("requests", "requests served"), ("busy", "time inside steps")):
+            definition = f"most {what} by one of the {role} instances / their mean: 1 is perfectly even"
+            fields.append(_field(f"{prefix}{name}_max_over_mean", _FLOAT, "1", definition))
+        if prefix:
+            definition = f"time inside steps / duration_s, mean over {role} instances"
+            fields.append(_field(f"{prefix}utilization", _FLOAT, "share", definition))
+    return fields
+
+
+_INSTANCE: dict[str, tuple[pa.DataType, str, str]] = {
+    "chip": (_TEXT, "", "name of the chip in the catalogue"),
+    "tp": (_INT, "GPUs", "tensor-parallel degree"),
+    "pp": (_INT, "stages", "pipeline stages"),
+    "weight_bytes": (_FLOAT, "bytes", "bytes of one weight"),
+    "kv_bytes": (_FLOAT, "bytes", "bytes of one number in the KV cache"),
+    "mfu": (_FLOAT, "share", "share of the chip's peak FLOP/s that a step reaches"),
+    "mbu": (_FLOAT, "share", "share of the chip's peak memory bandwidth that a step reaches"),
+    "overhead_s": (_FLOAT, "s", "fixed time added to every step"),
+    "mem_reserve": (_FLOAT, "share", "share of GPU memory kept free of weights and KV cache"),
+    "link": (_TEXT, "", "name of the link between the GPUs of an instance"),
+}
+
 _PARAMETERS = [
     _field("cell_id", _TEXT, "", "content id of the cell: a hash of everything that changes its answer", True),
     _field(
@@ -87,27 +115,48 @@ _PARAMETERS = [
         "offered request rate: arrival = arrival at unit rate / request_rate_rps",
         True,
     ),
-    _field("system", _TEXT, "", "serving system: scheduler is one instance with continuous batching", True),
+    _field("system", _TEXT, "", "serving system: colocated, disaggregated, prefill_only or decode_only", True),
+    _field("n_instances", _INT, "instances", "instances of the system; null when it is disaggregated"),
+    _field("n_prefill", _INT, "instances", "prefill instances; null unless the system is disaggregated"),
+    _field("n_decode", _INT, "instances", "decode instances; null unless the system is disaggregated"),
+    _field("router", _TEXT, "", "who gets which request; null with one instance of each role"),
+    _field("router_seed", _INT, "", "seed of a router that draws; null for the others"),
+    _field("transfer_link", _TEXT, "", "name of the link that KV crosses; null unless the system is disaggregated"),
     _field("model", _TEXT, "", "name of the model in the catalogue"),
-    _field("chip", _TEXT, "", "name of the chip in the catalogue"),
-    _field("tp", _INT, "GPUs", "tensor-parallel degree"),
-    _field("pp", _INT, "stages", "pipeline stages"),
-    _field("n_gpus", _INT, "GPUs", "GPUs of the whole system; tp x pp for one instance", True),
-    _field("weight_bytes", _FLOAT, "bytes", "bytes of one weight"),
-    _field("kv_bytes", _FLOAT, "bytes", "bytes of one number in the KV cache"),
-    _field("mfu", _FLOAT, "share", "share of the chip's peak FLOP/s that a step reaches"),
-    _field("mbu", _FLOAT, "share", "share of the chip's peak memory bandwidth that a step reaches"),
-    _field("overhead_s", _FLOAT, "s", "fixed time added to every step"),
-    _field("mem_reserve", _FLOAT, "share", "share of GPU memory kept free of weights and KV cache"),
-    _field("link", _TEXT, "", "name of the link between the GPUs of an instance"),
-    _field("policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first"),
-    _field("memory", _TEXT, "", "KV memory: paged or unlimited"),
-    _field("max_running", _INT, "requests", "most requests that run at once"),
-    _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
-    _field("num_blocks", _INT, "blocks", "KV blocks of the instance; null when memory is not paged"),
-    _field("token_budget", _INT, "tokens", "most tokens processed in a step; null unless the policy is chunked"),
+    *(
+        _field(name, kind, unit, f"{definition}; null where the roles of a disaggregated system differ")
+        for name, (kind, unit, definition) in _INSTANCE.items()
+    ),
+    _field("n_gpus", _INT, "GPUs", "GPUs of the whole system: tp x pp of each instance, summed", True),
+    *(
+        _field(f"{role}_{name}", kind, unit, f"{definition}, of the {role} instances of a disaggregated system")
+        for role in ("prefill", "decode")
+        for name, (kind, unit, definition) in _INSTANCE.items()
+    ),
     _field(
-        "max_tokens", _INT, "tokens", "most prompt tokens in a prefill step; null unless the policy is prefill_first"
+        "policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first; null unless the system is colocated"
+    ),
+    _field("memory", _TEXT, "", "KV memory: paged, unlimited or reserve; null for prefill_only"),
+    _field("max_running", _INT, "requests", "most requests that run at once on an instance; null for reserved memory"),
+    _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
+    _field("num_blocks", _INT, "blocks", "KV blocks of an instance; null when memory is not paged"),
+    _field(
+        "token_budget",
+        _INT,
+        "tokens",
+        "most tokens processed in a step; null unless the policy is chunked, with paged or unlimited memory",
+    ),
+    _field(
+        "chunk_budget",
+        _INT,
+        "tokens",
+        "tokens of a step for decodes and prompt pieces; null unless the policy is chunked, with reserved memory",
+    ),
+    _field(
+        "max_tokens",
+        _INT,
+        "tokens",
+        "most prompt tokens in a prefill step; null unless the policy is prefill_first or instances only prefill",
     ),
     _field("ttft_slo_s", _FLOAT, "s", "TTFT limit that attainment checks; null is not checked"),
     _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),
@@ -153,13 +202,18 @@ _MEASURES = [
         "request_goodput_rps", _FLOAT, "requests/s", "requests of the whole run that meet every SLO set / duration_s"
     ),
     _field("request_throughput_rps", _FLOAT, "requests/s", "finished / duration_s"),
-    _field("output_throughput_tps", _FLOAT, "tokens/s", "output tokens of the finished requests / duration_s"),
+    _field(
+        "output_throughput_tps",
+        _FLOAT,
+        "tokens/s",
+        "output tokens of the finished requests / duration_s; in prefill_only one token each",
+    ),
     _field(
         "total_throughput_tps", _FLOAT, "tokens/s", "prompt and output tokens of the finished requests / duration_s"
     ),
     _field("request_throughput_per_gpu_rps", _FLOAT, "requests/s", "request_throughput_rps / n_gpus"),
     _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
-    _field("duration_s", _FLOAT, "s", "last finish - first arrival"),
+    _field("duration_s", _FLOAT, "s", "last finish - first arrival; in prefill_only last first token - first arrival"),
     *_latency_fields(),
     _field("preemptions", _INT, "preemptions", "times that a running request lost its KV blocks, summed over the run"),
     _field(
@@ -173,19 +227,38 @@ _MEASURES = [
         "kv_utilization_mean",
         _FLOAT,
         "share",
-        "KV blocks held, mean over steps / num_blocks; null when memory is unlimited",
+        "KV blocks held (reserved memory: tokens set aside), mean over steps of instances that decode / all of them; "
+        "null when memory is unlimited",
     ),
-    _field("kv_utilization_peak", _FLOAT, "share", "peak_blocks / num_blocks; null when memory is unlimited"),
-    _field("peak_blocks", _INT, "blocks", "most KV blocks held during any step"),
+    _field(
+        "kv_utilization_peak",
+        _FLOAT,
+        "share",
+        "peak_blocks / blocks of an instance (of a decode instance: of a lane); null when memory is unlimited",
+    ),
+    _field(
+        "peak_blocks",
+        _INT,
+        "blocks",
+        "most KV blocks held on any instance (decode: in any of its pp lanes) during any step; "
+        "reserved memory: tokens set aside",
+    ),
     _field(
         "batch_size_mean",
         _FLOAT,
         "requests",
-        "running requests, mean over steps: every step counts the same, however long",
+        "running requests, mean over steps: every step counts the same, however long; "
+        "of a disaggregated system, over the steps of its decode instances",
     ),
-    _field("steps", _INT, "steps", "steps that were not idle"),
-    _field("utilization", _FLOAT, "share", "time inside steps / duration_s"),
-    _field("finished", _INT, "requests", "requests of the whole run that got their last token"),
+    _field("steps", _INT, "steps", "steps that were not idle, of all instances"),
+    _field("utilization", _FLOAT, "share", "time inside steps / duration_s, mean over instances"),
+    *_balance_fields(),
+    _field(
+        "finished",
+        _INT,
+        "requests",
+        "requests of the whole run that got their last token; in prefill_only their first",
+    ),
     _field("rejected", _INT, "requests", "requests of the whole run that were refused because they could never fit"),
 ]
 
@@ -205,12 +278,14 @@ REQUESTS_SCHEMA = _schema(
             "kv_ready_s",
             _FLOAT,
             "s",
-            "arrival of the KV cache at the decode instance; not in this version, which transfers nothing: always null",
+            "arrival of the KV cache at the decode instance; null where nothing is transferred",
         ),
         _field("finish_s", _FLOAT, "s", "end of the step that made the last token; null if the request did not finish"),
         *(
             _field(f"{latency}_s", _FLOAT, "s", f"{name} = {formula}")
-            for latency, (name, formula) in ((x, _LATENCY_NAMES[x]) for x in ("queue_delay", "ttft", "tpot", "e2e"))
+            for latency, (name, formula) in (
+                (x, _LATENCY_NAMES[x]) for x in ("queue_delay", "ttft", "tpot", "e2e", "kv_transfer")
+            )
         ),
         _field("preemptions", _INT, "preemptions", "times that the request lost its KV blocks", True),
         _field("rejected", _BOOL, "", "refused because it could never fit", True),
@@ -221,7 +296,9 @@ STEPS_SCHEMA = _schema(
     "steps",
     [
         _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
-        _field("step", _INT, "", "number of the step, from 0; idle time is not a step", True),
+        _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
+        _field("instance", _INT, "", "instance of this role, from 0", True),
+        _field("step", _INT, "", "number of the step in the cell, from 0; idle time is not a step", True),
         _field("start_s", _FLOAT, "s", "when the step begins", True),
         _field("end_s", _FLOAT, "s", "when the step ends; its tokens are stamped with this", True),
         _field("running", _INT, "requests", "requests admitted while the step runs", True),
@@ -231,7 +308,31 @@ STEPS_SCHEMA = _schema(
     ],
 )
 
-SCHEMAS: dict[str, pa.Schema] = {"cells": CELLS_SCHEMA, "requests": REQUESTS_SCHEMA, "steps": STEPS_SCHEMA}
+INSTANCES_SCHEMA = _schema(
+    "instances",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
+        _field("instance", _INT, "", "number of the instance among those of its role, from 0", True),
+        _field("requests", _INT, "requests", "requests that the instance served", True),
+        _field("lanes", _INT, "lanes", "batches worked on in turn: pp of a decode instance, else 1", True),
+        _field("steps", _INT, "steps", "steps that were not idle, of all lanes", True),
+        _field(
+            "busy_s",
+            _FLOAT,
+            "s",
+            "time inside steps, summed over lanes; of a prefill instance, until the next batch can start",
+            True,
+        ),
+    ],
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "cells": CELLS_SCHEMA,
+    "requests": REQUESTS_SCHEMA,
+    "steps": STEPS_SCHEMA,
+    "instances": INSTANCES_SCHEMA,
+}
 
 
 def units(schema: pa.Schema) -> dict[str, str]:

@@ -12,18 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .balance import ROLES
 from .checks import nearest
 from .results import Result
-from .schemas import CELLS_SCHEMA, REQUESTS_SCHEMA, SCHEMA_VERSION, SCHEMAS, STEPS_SCHEMA, definitions, units
+from .schemas import (
+    CELLS_SCHEMA,
+    INSTANCES_SCHEMA,
+    REQUESTS_SCHEMA,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    STEPS_SCHEMA,
+    definitions,
+    units,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "CELLS_SCHEMA",
+    "INSTANCES_SCHEMA",
     "REQUESTS_SCHEMA",
     "STEPS_SCHEMA",
     "cells_table",
+    "instances_table",
     "load",
     "requests_table",
     "steps_table",
@@ -66,12 +78,25 @@ def requests_table(cells: Sequence[tuple[str, Result]]) -> pa.Table:
 def steps_table(cells: Sequence[tuple[str, Mapping[str, np.ndarray[Any, Any]]]]) -> pa.Table:
     """A table with the columns of `STEPS_SCHEMA`: the log of each (cell_id, log), in the given order.
 
-    A log holds one array a column, start_s to blocks_used, one entry a step.
+    A log holds one array a column, start_s to blocks_used and instance, one entry a step; roles are places in `ROLES`.
     """
     columns: dict[str, Any] = {"step": [np.arange(len(log["start_s"])) for _, log in cells]}
-    for name in STEPS_SCHEMA.names[2:]:
-        columns[name] = [log[name] for _, log in cells]
-    return _long_table(STEPS_SCHEMA, [cell_id for cell_id, _ in cells], columns)
+    return _table_of_logs(STEPS_SCHEMA, cells, columns)
+
+
+def instances_table(cells: Sequence[tuple[str, Mapping[str, np.ndarray[Any, Any]]]]) -> pa.Table:
+    """A table with the columns of `INSTANCES_SCHEMA`: the instances of each (cell_id, columns), in the given order.
+
+    `columns` holds one array a column, one entry an instance; roles are places in `ROLES`.
+    """
+    return _table_of_logs(INSTANCES_SCHEMA, cells, {})
+
+
+def _table_of_logs(
+    schema: pa.Schema, cells: Sequence[tuple[str, Mapping[str, np.ndarray[Any, Any]]]], columns: dict[str, Any]
+) -> pa.Table:
+    columns = {**columns, **{name: [log[name] for _, log in cells] for name in schema.names[1:] if name not in columns}}
+    return _long_table(schema, [cell_id for cell_id, _ in cells], columns)
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
@@ -112,7 +137,8 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
 
     Args:
         run_directory: the directory of a run, such as results/quickstart.
-        table: "cells" (one row a cell), "requests" or "steps" (of the cells that a run was asked to record).
+        table: "cells" (one row a cell), "requests", "steps" or "instances" (of the cells that a run was asked to
+            record).
 
     Raises:
         ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
@@ -185,6 +211,9 @@ def _long_table(schema: pa.Schema, cell_ids: list[str], columns: dict[str, list[
     joined: dict[str, Any] = {"cell_id": pa.DictionaryArray.from_arrays(index, pa.array(cell_ids, type=pa.string()))}
     for name, pieces in columns.items():
         joined[name] = np.concatenate(pieces) if pieces else []
+    if "role" in columns:
+        places = pa.array(np.asarray(joined["role"], dtype=np.int32))
+        joined["role"] = pa.DictionaryArray.from_arrays(places, pa.array(ROLES, type=pa.string()))
     return _table(schema, joined)
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .balance import ROLES, instance_columns
 from .metrics import MEASURES, measures
 from .plan import Plan
 from .results import Result
-from .scheduler import Lane, run_lanes
+from .runs import LaneResults, run_systems
+from .setups import System
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -25,14 +27,15 @@ class Task:
     """A batch of cells, all that a worker needs to know of them. Lists have one entry a cell."""
 
     positions: list[int]  # in the plan
-    lanes: list[Lane]
+    systems: list[System]
     n_gpus: list[int]
     ttft_slo_s: list[float]  # NaN: not checked
     tpot_slo_s: list[float]
     warmup: float
     cooldown: float
-    keep_requests: list[bool]  # whether to return the requests, and the log of the steps
+    keep_requests: list[bool]  # whether to return the requests, the log of the steps, the instances
     keep_steps: list[bool]
+    keep_instances: list[bool]
 
     def part(self, begin: int, end: int) -> Task:
         """The task for some of its cells."""
@@ -55,12 +58,15 @@ class Outcome:
     errors: dict[int, str] = field(default_factory=dict)
     requests: dict[int, Result] = field(default_factory=dict)
     steps: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    instances: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
 
-def make_task(plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int]) -> Task:
-    """The task for cells of a plan; `requests` and `steps` are the positions whose tables are kept."""
+def make_task(
+    plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int] = frozenset()
+) -> Task:
+    """The task for cells of a plan; `requests`, `steps` and `instances` are positions whose tables are kept."""
     cells = [plan.cells[at] for at in positions]
     slos = {
         key: [np.nan if cell.slo[key] is None else cell.slo[key] for cell in cells]
@@ -68,12 +74,13 @@ def make_task(plan: Plan, positions: Sequence[int], requests: Set[int], steps: S
     }
     return Task(
         positions=list(positions),
-        lanes=[cell.lane() for cell in cells],
-        n_gpus=[cell.setup.step.n_gpus for cell in cells],
+        systems=[cell.system() for cell in cells],
+        n_gpus=[cell.setup.n_gpus for cell in cells],
         warmup=plan.experiment.slo.warmup,
         cooldown=plan.experiment.slo.cooldown,
         keep_requests=[at in requests for at in positions],
         keep_steps=[at in steps for at in positions],
+        keep_instances=[at in instances for at in positions],
         **slos,
     )
 
@@ -102,12 +109,13 @@ def _outcome(task: Task) -> Outcome:
         first.errors | second.errors,
         first.requests | second.requests,
         first.steps | second.steps,
+        first.instances | second.instances,
     )
 
 
 def _simulate(task: Task) -> Outcome:
     logged = [lane for lane, keep in enumerate(task.keep_steps) if keep]
-    results = run_lanes(task.lanes, step_log=logged)
+    results = run_systems(task.systems, step_log=logged)
     found = measures(
         results,
         ttft_slo_s=np.array(task.ttft_slo_s),
@@ -123,5 +131,20 @@ def _simulate(task: Task) -> Outcome:
         requests={
             task.positions[lane]: deepcopy(results.result(lane)) for lane, keep in enumerate(task.keep_requests) if keep
         },
-        steps={task.positions[lane]: results.step_logs[lane] for lane in logged},
+        steps={task.positions[lane]: _steps(results, lane) for lane in logged},
+        instances={
+            task.positions[lane]: instance_columns(results.instances, lane)
+            for lane, keep in enumerate(task.keep_instances)
+            if keep
+        },
     )
+
+
+def _steps(results: LaneResults, lane: int) -> dict[str, NDArray[Any]]:
+    """The log of the steps of a system, by column of the steps table; roles are places in `ROLES`."""
+    log = dict(results.step_logs[lane])
+    first = int((results.instances.system == lane).argmax())
+    role = log.get("role", np.zeros(len(log["start_s"]))) + ROLES.index(results.instances.role[first])
+    log["role"] = role.astype(np.int8)  # prefill comes before decode
+    log.setdefault("instance", np.zeros(len(role), np.int64))
+    return log

@@ -56,7 +56,7 @@ def test_json_on_stdout_and_nothing_on_stderr_when_quiet(capsys):
 
 
 def test_a_dry_run_prints_the_plan_and_runs_nothing(folder, capsys, monkeypatch):
-    monkeypatch.setattr(tasks, "run_lanes", None)
+    monkeypatch.setattr(tasks, "run_systems", None)
     assert main(["run", "small.toml", "--dry-run"]) == 0
     out, _ = capsys.readouterr()
     assert out.startswith("small: 24 cells, 24 of them feasible\n")
@@ -167,14 +167,14 @@ def test_an_unexpected_error_has_no_traceback_unless_asked_for(capsys, monkeypat
 
 
 def test_failed_cells_are_exit_code_3(capsys, monkeypatch):
-    run_lanes = tasks.run_lanes
+    run_systems = tasks.run_systems
 
-    def fail_chunked(lanes, **options):
-        if any(lane.policy == "chunked" for lane in lanes):
+    def fail_chunked(systems, **options):
+        if any(system.policy == "chunked" for system in systems):
             raise RuntimeError("chunks are out")
-        return run_lanes(lanes, **options)
+        return run_systems(systems, **options)
 
-    monkeypatch.setattr(tasks, "run_lanes", fail_chunked)
+    monkeypatch.setattr(tasks, "run_systems", fail_chunked)
     assert main(["run", "small.toml", "--workers", "1"]) == 3
     out, err = capsys.readouterr()
     assert "8 failed: RuntimeError: chunks are out" in err
@@ -182,10 +182,10 @@ def test_failed_cells_are_exit_code_3(capsys, monkeypatch):
 
 
 def test_an_interrupt_is_exit_code_130(capsys, monkeypatch):
-    def interrupt(lanes, **options):
+    def interrupt(systems, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tasks, "run_lanes", interrupt)
+    monkeypatch.setattr(tasks, "run_systems", interrupt)
     assert main(["run", "small.toml", "--workers", "1"]) == 130
     assert "interrupted: 0 of 24 cells ended; nothing was written" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from servesweep import metrics
 from servesweep.metrics import LATENCIES, MEASURES, PERCENTILES, attainment, max_rate, measures, percentile
 from servesweep.results import Result
+from servesweep.runs import InstanceFacts
 from servesweep.windows import row_means, row_percentiles
 
 GOLDEN = Path(__file__).parent / "golden" / "serving"
@@ -64,7 +65,10 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
         "tpot": tpot,
         "e2e": [finish[i] - arrival[i] for i in range(n)],
         "queue_delay": [result.admitted_s[i] - arrival[i] for i in range(n)],
+        "kv_transfer": [result.kv_ready_s[i] - first[i] for i in range(n)],
     }
+    facts = result.instances
+    prefill_only = set(facts.role) == {"prefill"}
 
     def meets(i, check_ttft=True, check_tpot=True):
         if result.rejected[i]:
@@ -75,10 +79,25 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
     def share(flags):
         return sum(flags) / len(flags) if flags else math.nan
 
-    done = [i for i in range(n) if not math.isnan(finish[i])]
-    duration = max((finish[i] for i in done), default=math.nan) - min(arrival, default=math.nan)
+    end = first if prefill_only else finish
+    done = [i for i in range(n) if not math.isnan(end[i])]
+    duration = max((end[i] for i in done), default=math.nan) - min(arrival, default=math.nan)
     duration = duration if duration > 0 else math.nan
     prompt, output = (sum(int(x[i]) for i in done) for x in (result.prompt_tokens, result.output_tokens))
+    if prefill_only:
+        output = len(done)
+
+    busy_s = [float(busy / lanes) for busy, lanes in zip(facts.busy_s, facts.lanes, strict=True)]
+
+    def of_role(role, values):
+        return [float(value) for value, other in zip(values, facts.role, strict=True) if other == role]
+
+    def uneven(values):
+        return max(values) * len(values) / sum(values) if sum(values) else math.nan
+
+    def mean(values):
+        return sum(values) / len(values) if values else math.nan
+
     expected = {
         "attainment": share([meets(i) for i in window]),
         "attainment_requests": len(window),
@@ -101,21 +120,37 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
         "preemptions": sum(result.preemptions),
         "recomputed_tokens": result.recomputed_tokens,
         "prefill_tokens": result.prefill_tokens,
-        "kv_utilization_mean": result.block_steps / result.steps / result.num_blocks if result.steps else math.nan,
+        "kv_utilization_mean": result.block_steps / result.batch_steps / result.num_blocks
+        if result.batch_steps
+        else math.nan,
         "kv_utilization_peak": result.peak_blocks / result.num_blocks,
         "peak_blocks": result.peak_blocks,
-        "batch_size_mean": result.running_steps / result.steps if result.steps else math.nan,
+        "batch_size_mean": result.running_steps / result.batch_steps if result.batch_steps else math.nan,
         "steps": result.steps,
-        "utilization": result.busy_s / duration,
-        "finished": len(done),
-        "rejected": sum(result.rejected),
+        "utilization": mean(busy_s) / duration,
     }
-    return expected
+    for role, prefix in (("colocated", ""), ("prefill", "prefill_"), ("decode", "decode_")):
+        busy = of_role(role, busy_s)
+        expected[f"{prefix}requests_max_over_mean"] = uneven(of_role(role, facts.requests))
+        expected[f"{prefix}busy_max_over_mean"] = uneven(busy)
+        if prefix:
+            expected[f"{prefix}utilization"] = mean(busy) / duration
+    return expected | {"finished": len(done), "rejected": sum(result.rejected)}
 
 
 EXACT = {"attainment", "ttft_attainment", "tpot_attainment", "duration_s"} | {
     f"{name}_p{q}_s" for name in LATENCIES for q in PERCENTILES
 }
+
+
+ROLES = (
+    ("colocated",),
+    ("colocated",) * 3,
+    ("prefill", "decode"),
+    ("prefill", "prefill", "decode", "decode", "decode"),
+    ("prefill",) * 2,
+    ("decode",) * 2,
+)
 
 
 def random_result(rng, n, *, shuffled=False, ticks=False):
@@ -127,6 +162,7 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
         rng.shuffle(arrival)
     output = rng.integers(1, 6, n)
     rejected = rng.random(n) < 0.15
+    roles = ROLES[rng.integers(len(ROLES))]
     admitted = np.where(rejected, np.nan, arrival + rng.exponential(1.0, n))
     first = admitted + rng.exponential(1.0, n)
     finish = first + (output - 1) * rng.exponential(0.1, n)
@@ -148,16 +184,38 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
         block_steps=float(rng.integers(0, 1000)),
         busy_s=float(rng.random()),
         num_blocks=math.nan if rng.random() < 0.3 else 40.0,
+        kv_ready_s=np.where(rng.random(n) < 0.3, np.nan, first + rng.exponential(0.1, n)),
+        batch_steps=int(rng.integers(0, 100)),
+        instances=InstanceFacts(
+            system=np.zeros(len(roles), np.int64),
+            role=list(roles),
+            instance=np.array([roles[:i].count(role) for i, role in enumerate(roles)]),
+            requests=rng.integers(0, 4, len(roles)),
+            lanes=(lanes := np.array([1 + 2 * (role == "decode") for role in roles])),
+            steps=rng.integers(0, 9, len(roles)),
+            busy_s=lanes * rng.random(len(roles)),
+        ),
     )
+
+
+def joined(results):
+    """The instances of all results as those of one batch."""
+    facts = [result.instances for result in results]
+    columns = {
+        name: np.concatenate([getattr(fact, name) for fact in facts])
+        for name in ("instance", "requests", "lanes", "steps", "busy_s")
+    }
+    system = np.repeat(np.arange(len(facts)), [len(fact.role) for fact in facts])
+    return InstanceFacts(system=system, role=[role for fact in facts for role in fact.role], **columns)
 
 
 def batch(results):
     """Lanes of the given results, padded to the longest as the scheduler pads them."""
     width = max(map(len, results))
     padding = {"preemptions": 0, "rejected": False, "prompt_tokens": 0, "output_tokens": 0}
-    lanes = {"n_requests": np.array([len(result) for result in results])}
+    lanes: dict = {"n_requests": np.array([len(result) for result in results]), "instances": joined(results)}
     for name in metrics.LaneArrays.__annotations__:
-        if name == "n_requests":
+        if name in ("n_requests", "instances"):
             continue
         columns = [np.asarray(getattr(result, name)) for result in results]
         if columns[0].ndim:
@@ -219,8 +277,9 @@ def test_a_lane_is_alone_in_its_batch(seed, lengths, chunk):
 
 def test_measures_leave_the_results_alone():
     lanes = batch([random_result(np.random.default_rng(3), n, shuffled=n == 7) for n in (7, 20)])
-    before = {name: value.copy() for name, value in vars(lanes).items()}
-    for value in vars(lanes).values():
+    arrays = {name: value for name, value in vars(lanes).items() if name != "instances"}
+    before = {name: value.copy() for name, value in arrays.items()}
+    for value in arrays.values():
         value.flags.writeable = False
     found = measures(lanes, ttft_slo_s=1.0, tpot_slo_s=None, warmup=0.2, cooldown=0.2, n_gpus=1)
     for name, value in before.items():
@@ -242,7 +301,8 @@ def test_measures_leave_the_results_alone():
 
 def test_no_lanes_give_empty_columns():
     empty = random_result(np.random.default_rng(0), 5)
-    lanes = SimpleNamespace(**{name: value[:0] for name, value in vars(batch([empty])).items()})
+    arrays = {name: value[:0] for name, value in vars(batch([empty])).items() if name != "instances"}
+    lanes = SimpleNamespace(**arrays, instances=None)
     found = measures(lanes, ttft_slo_s=None, tpot_slo_s=None, warmup=0.2, cooldown=0.2, n_gpus=1)
     assert tuple(found) == MEASURES
     assert {column.shape for column in found.values()} == {(0,)}

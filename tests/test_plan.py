@@ -73,8 +73,8 @@ def test_an_axis_multiplies_only_the_cells_that_it_has_an_effect_on():
         assert (c["block_size"] is not None) == (c["num_blocks"] is not None) == (c["memory"] == "paged")
         assert (c["link"] is not None) == (c["tp"] > 1)
         assert (c["cv"] is not None) == (c["arrivals"] == "bursty")
-        lane = cell.lane()  # the engine refuses options without effect
-        assert lane.rate == c["request_rate_rps"]
+        system = cell.system()  # the engine refuses options without effect
+        assert system.rate == c["request_rate_rps"]
 
 
 def test_blocks_default_to_the_kv_capacity():

@@ -87,7 +87,7 @@ def test_a_cell_is_what_the_scheduler_gives_alone(run):
     plan = expand(load_experiment(CONFIG))
     for at in plan.feasible[::7]:
         cell, row = plan.cells[at], run.df.iloc[at]
-        options = {key: value for key, value in cell.setup.options.items() if key != "memory"}
+        options = {key: value for key, value in cell.setup.options.items() if value is not None}
         workload = cell.traffic.workload.at_rate(cell.request_rate_rps)
         result = run_scheduler(workload, cell.setup.step, **options)
         measures = result.summary(ttft_slo=0.2, tpot_slo=0.03)
@@ -146,17 +146,17 @@ def test_the_default_directory_is_under_results(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------ failures
 
 
-def fail_at_100_rps(lanes, **options):
-    if any(lane.rate == 100 and lane.policy == "chunked" for lane in lanes):
+def fail_at_100_rps(systems, **options):
+    if any(system.rate == 100 and system.policy == "chunked" for system in systems):
         raise MemoryError("of 100 rps")
-    return run_lanes(lanes, **options)
+    return run_systems(systems, **options)
 
 
-run_lanes = tasks.run_lanes
+run_systems = tasks.run_systems
 
 
 def test_only_the_cells_that_raise_fail(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "run_lanes", fail_at_100_rps)
+    monkeypatch.setattr(tasks, "run_systems", fail_at_100_rps)
     broken = run_grid(CONFIG, workers=1, out=tmp_path, progress=False)
     guilty = (run.df["request_rate_rps"] == 100) & (run.df["policy"] == "chunked") & (run.df["status"] == "ok")
     assert broken.counts["failed"] == guilty.sum() > 0
@@ -169,13 +169,13 @@ def test_only_the_cells_that_raise_fail(run, tmp_path, monkeypatch):
 def test_an_interrupted_run_keeps_what_has_ended(run, tmp_path, monkeypatch):
     calls = []
 
-    def interrupt_third(lanes, **options):
-        calls.append(len(lanes))
+    def interrupt_third(systems, **options):
+        calls.append(len(systems))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return run_lanes(lanes, **options)
+        return run_systems(systems, **options)
 
-    monkeypatch.setattr(tasks, "run_lanes", interrupt_third)
+    monkeypatch.setattr(tasks, "run_systems", interrupt_third)
     with pytest.raises(Interrupted, match=rf"interrupted: \d+ of {CELLS} cells ended") as caught:
         run_grid(CONFIG, workers=1, max_lanes=6, out=tmp_path, progress=False)
     part = caught.value.run
@@ -191,7 +191,7 @@ def test_a_worker_that_is_killed_costs_the_cells_without_a_result_and_no_others(
     this_process = os.getpid()
 
     def die_at_prefill_first(task):
-        if task.lanes[0].policy == "prefill_first" and os.getpid() != this_process:
+        if task.systems[0].policy == "prefill_first" and os.getpid() != this_process:
             os.kill(os.getpid(), signal.SIGKILL)
         return tasks.run_task(task)
 
@@ -211,7 +211,7 @@ def test_a_worker_that_is_killed_costs_the_cells_without_a_result_and_no_others(
 @pytest.mark.parametrize("where", ["file", "file/below"])
 def test_a_directory_that_cannot_be_written_is_an_error_before_the_run(tmp_path, monkeypatch, where):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(tasks, "run_lanes", None)
+    monkeypatch.setattr(tasks, "run_systems", None)
     with pytest.raises(ConfigError, match="cannot be written"):
         run_grid(CONFIG, out=tmp_path / where, progress=False)
 
@@ -285,7 +285,7 @@ def test_every_ready_report_has_a_best_of_each_policy(run):
 @pytest.mark.parametrize("name", runner.OUTPUTS)
 def test_an_output_that_is_a_directory_is_found_before_the_run(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
-    monkeypatch.setattr(tasks, "run_lanes", None)
+    monkeypatch.setattr(tasks, "run_systems", None)
     with pytest.raises(ConfigError, match=rf"{name}: is a directory: must be a file"):
         run_grid(CONFIG, out=tmp_path, progress=False)
     if name == "cells.parquet":

@@ -35,7 +35,7 @@ def row(cell_id="a", policy="mixed", rate=1.0, **more):
         "workload": "chat",
         "n_requests": 100,
         "request_rate_rps": rate,
-        "system": "scheduler",
+        "system": "colocated",
         "n_gpus": 1,
         "policy": policy,
         "warmup": 0.2,
@@ -143,11 +143,12 @@ def test_requests_table_has_one_row_a_request():
 
 def test_steps_table_has_one_row_a_step():
     log = {"start_s": np.array([0.0, 1.0]), "end_s": np.array([1.0, 2.0])}
-    log |= {name: np.array([1, 2]) for name in ("running", "emitted", "tokens", "blocks_used")}
+    log |= {name: np.array([1, 2]) for name in ("role", "instance", "running", "emitted", "tokens", "blocks_used")}
     table = steps_table([("a", log), ("b", {name: column[:1] for name, column in log.items()})])
     assert table.schema == STEPS_SCHEMA
     assert table["cell_id"].to_pylist() == ["a", "a", "b"]
     assert table["step"].to_pylist() == [0, 1, 0]
+    assert table["role"].to_pylist() == ["prefill", "decode", "prefill"]
     assert table["end_s"].to_pylist() == [1.0, 2.0, 1.0]
     assert steps_table([]).num_rows == 0
 
@@ -230,7 +231,7 @@ def test_load_says_what_is_wrong(run, tmp_path_factory):
         load(elsewhere)
     with pytest.raises(ValueError, match=r"has no steps\.parquet"):
         load(run, table="steps")
-    with pytest.raises(ValueError, match="table is 'cell', but must be one of cells, requests, steps"):
+    with pytest.raises(ValueError, match="table is 'cell', but must be one of cells, requests, steps, instances"):
         load(run, table="cell")
 
     (elsewhere / "cells.parquet").write_bytes(b"not a table")
