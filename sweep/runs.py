@@ -276,7 +276,7 @@ def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues
         names["itl_max_s"] = "gap_s"
     for name, source in names.items():
         rows = getattr(ran, source)
-        if queues.in_order and rows.shape == results.finish_s.shape:
+        if queues.in_order and rows.shape == results.finish_s.shape and not getattr(results, name).flags.writeable:
             setattr(results, name, rows)
             continue
         if not getattr(results, name).flags.writeable:
