@@ -100,6 +100,7 @@ class Engine:
         at_memory = (most_compute <= c.memory_fixed_s) & (c.compute_per_context_s <= c.memory_per_token_s)
         self.memory_bound = not self.communicates and bool(np.all(at_memory))  # all steps that only decode
         self.preempted = False  # whether a request was ever preempted
+        self.waits = False  # whether a prefilled request waits for room in its lane, under reserved memory
         # Sums over the residues stay exact in float32 while they are below 2**24.
         residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
         self.ramps, ramp_begins = block_ramps(block_sizes, residue_type)
@@ -178,7 +179,7 @@ class Engine:
         self._decode()
 
     def _reserved_phases(self) -> None:
-        if self.rules.decodes:
+        if self.rules.decodes and (self.waits or self.router is not None or not self.rules.prefills):
             join(self)
         if self.rules.prefills:
             take(self)

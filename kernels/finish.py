@@ -8,7 +8,6 @@ import numpy as np
 
 from . import gaps
 from .blocks import blocks_for, residue_of
-from .reserve import set_room
 from .state import NO_END, NOTHING_LEFT, Ints
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
         s.outstanding_tokens -= tokens
     if engine.reserve:
         s.reserved -= tokens
-        set_room(engine)
     if engine.paged:
         np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], total), engine.one)
         if np.count_nonzero(s.tight):
@@ -65,6 +63,6 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)
     if engine.budgets:
         carry_on &= s.left[first] == NOTHING_LEFT
-    if engine.reserve:
+    if engine.waits:
         carry_on &= s.lane_head[first] == s.joined[first]
     return first[carry_on.nonzero()[0]]

@@ -16,11 +16,15 @@ import numpy as np
 from . import gaps
 from .blocks import held, steps_until_full
 from .prefill import pairs_of
+from .reserve import room_of
 from .state import NOTHING_LEFT, Floats, Ints
 from .steptime import StepCoefficients
 
 if TYPE_CHECKING:
     from .engine import Engine
+
+
+_NEARLY = 1 - 1e-12  # a time within its rounding of another is looked at more closely
 
 
 def leap(engine: Engine, lanes: Ints | slice) -> None:
@@ -52,9 +56,11 @@ def leap(engine: Engine, lanes: Ints | slice) -> None:
 
     stops = (s.head_arrival[lanes] <= end) & busy
     if engine.reserve:
-        stops &= s.head_total[lanes] <= s.room[lanes]
         if engine.budgets:
             stops &= ~part_way & (share > 0)
+        rows = stops.nonzero()[0]
+        lane = rows if isinstance(lanes, slice) else lanes[rows]
+        stops[rows] = s.head_total[lane] <= room_of(engine, lane)
     else:
         stops &= s.running[lanes] < p.max_running[lanes]
     if engine.paged:
@@ -178,7 +184,7 @@ def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, mo
     growth = half * (steps - 1)
     end = now + steps * (first + growth)
     # Off by a rounding: the arrival is not reached yet, or the last step already began at or after it.
-    rows = ((end < arrival) | (end - (first + 2 * growth) >= arrival)).nonzero()[0]
+    rows = ((end < arrival) | (end - (first + 2 * growth) >= arrival * _NEARLY)).nonzero()[0]
     if rows.size:
         now, arrival, first, half, most = now[rows], arrival[rows], first[rows], half[rows], most[rows]
         less = np.maximum(steps[rows] - 1, 0)

@@ -102,7 +102,8 @@ def prefill(engine: Engine) -> None:
                 np.subtract.at(s.silent_steps, again.lanes, 1.0)
     else:
         s.prefill_steps += step
-        s.silent_steps += s.decoding * step
+        if engine.rules.decodes:
+            s.silent_steps += s.decoding * step
         if engine.paged:
             lanes = active.nonzero()[0]
             waiting = _blocks_of_waiting_decodes(engine, lanes)
@@ -135,9 +136,11 @@ def _close_reserved_step(engine: Engine, active: Bools, requests: Floats, tokens
     """What a prefill step of `requests` and `tokens` leaves behind under reserved memory. All [L]."""
     s = engine.state
     s.woken &= ~active
-    s.silent_blocks += s.reserved * active
-    if not engine.rules.decodes:
-        s.running -= requests
+    if engine.rules.decodes:
+        s.silent_blocks += s.reserved * active
+        return
+    s.running -= requests
+    if engine.router is not None:
         s.batch = np.where(active, requests, s.batch)
         s.batch_tokens = np.where(active, tokens, s.batch_tokens)
 

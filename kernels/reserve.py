@@ -34,9 +34,10 @@ def take(engine: Engine) -> None:
         part_way = s.left < NOTHING_LEFT
         limit = p.budget - s.decoding - np.where(part_way, s.left, 0)
         ready &= limit > 0
-    if engine.rules.decodes:
-        ready &= s.head_total <= s.room
     ready = engine.due(ready)
+    if engine.rules.decodes:
+        lanes = ready.nonzero()[0]
+        ready[lanes] = s.head_total[lanes] <= room_of(engine, lanes)
     if not np.count_nonzero(ready):
         return
     head, place = s.head, p.row + s.head
@@ -71,7 +72,7 @@ def _count_several(engine: Engine, lanes: Ints, limit: Floats) -> Ints:
     if engine.rules.decodes:
         # Nobody skips ahead of the first that does not fit.
         rows, request, place = spread(begin, count)
-        misfit = (t.total[request] > s.room[lanes][rows]).nonzero()[0]
+        misfit = (t.total[request] > room_of(engine, lanes)[rows]).nonzero()[0]
         np.minimum.at(count, rows[misfit], place[misfit])
     return count
 
@@ -108,7 +109,7 @@ def join(engine: Engine) -> None:
         s.resting |= s.woken & (s.decoding == 0)
         s.woken &= ~s.resting
     s.peak = np.maximum(s.peak, s.reserved)
-    set_room(engine)
+    engine.waits = bool(np.count_nonzero(s.lane_head < s.joined)) if engine.rules.prefills else False
 
 
 def _arrived(engine: Engine, lanes: Ints) -> Ints:
@@ -185,13 +186,16 @@ def _admit_to_lane(engine: Engine, lanes: Ints, first: Ints, count: Ints) -> Non
         s.running += number
 
 
-def set_room(engine: Engine) -> None:
-    """What the head of the queue may take of the lane's memory, after the lane changed."""
+def room_of(engine: Engine, lanes: Ints) -> Floats:
+    """Tokens that the head of the queue may take: not set aside, nor waited for in the lane; all it likes when the lane
+    is empty. [n]"""
     p, s, t = engine.params, engine.state, engine.traffic
-    s.room = np.where(s.decoding > 0, p.num_blocks - s.reserved, np.inf)
-    if engine.rules.prefills:
-        lanes = (s.lane_head < s.joined).nonzero()[0]
-        if lanes.size:
-            row = p.row[lanes]
-            waiting = t.totals_before[row + s.joined[lanes]] - t.totals_before[row + s.lane_head[lanes]]
-            s.room[lanes] = p.num_blocks[lanes] - s.reserved[lanes] - waiting
+    room = p.num_blocks[lanes] - s.reserved[lanes]
+    if engine.waits:
+        row = p.row[lanes]
+        room -= t.totals_before[row + s.joined[lanes]] - t.totals_before[row + s.lane_head[lanes]]
+        empty = (s.decoding[lanes] == 0) & (s.lane_head[lanes] == s.joined[lanes])
+    else:
+        empty = s.decoding[lanes] == 0
+    room[empty] = np.inf
+    return room

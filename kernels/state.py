@@ -141,7 +141,6 @@ class State:
     lane_head: Ints  # [L] first request not admitted to the lane
     joined: Ints  # [L]
     reserved: Floats  # [L] tokens set aside for decoding requests
-    room: Floats  # [L] tokens that are not set aside, nor waited for in the lane; inf when it is empty
     head_total: Floats  # [L] prompt + output tokens of the queue's head
     woken: Bools  # [L] idle until this very moment: starts on one request, whoever else has arrived
     resting: Bools  # [L] idle, with all that happened until now handled: another arrival at this moment wakes it
@@ -188,7 +187,6 @@ def new_state(
     state.slot_order[:] = np.arange(slots)
     state.next_end[:] = NO_END
     state.left[:] = NOTHING_LEFT
-    state.room[:] = np.inf
     state.resting[:] = True
     state.horizon[:] = np.inf
     return state
