@@ -326,7 +326,7 @@ class KillerTask(Task):
 def test_killer_cells_are_found_and_marked_and_the_rest_complete(undisturbed, folder, monkeypatch):
     monkeypatch.setenv("TESTS", str(os.getpid()))
     make_task = runner.make_task
-    monkeypatch.setattr(runner, "make_task", lambda *args: KillerTask(**vars(make_task(*args))))
+    monkeypatch.setattr(runner, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
     broken = run_grid("small.toml", out="out", progress=False, workers=2)
     good = undisturbed.df
     guilty = (good["request_rate_rps"] == 4) & (good["policy"] == "chunked") & (good["block_size"] == 8)
