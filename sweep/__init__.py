@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .catalogue import chip, chip_names, link, link_names, model, model_names
     from .config import ConfigError
+    from .grid_run import Interrupted, Run, RunStopped
     from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
     from .metrics import attainment, max_rate, percentile
     from .requests import Request, simulate
     from .results import Result
-    from .runner import Interrupted, Run, run_grid
+    from .runner import iter_run, run_grid
     from .runs import InstanceFacts, LaneResults, run_systems
     from .samples import conversation_workload
     from .scheduler import Lane, run_lanes, run_scheduler
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
     "config": ("ConfigError",),
+    "grid_run": ("Interrupted", "Run", "RunStopped"),
     "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
     "metrics": ("attainment", "max_rate", "percentile"),
     "requests": ("Request", "simulate"),
     "results": ("Result",),
-    "runner": ("Interrupted", "Run", "run_grid"),
+    "runner": ("iter_run", "run_grid"),
     "samples": ("conversation_workload",),
     "runs": ("InstanceFacts", "LaneResults", "run_systems"),
     "scheduler": ("Lane", "run_lanes", "run_scheduler"),
@@ -83,12 +85,14 @@ __all__ = [
     "Request",
     "Result",
     "Run",
+    "RunStopped",
     "StepModel",
     "Workload",
     "attainment",
     "chip",
     "chip_names",
     "conversation_workload",
+    "iter_run",
     "kv_transfer_time",
     "link",
     "link_names",

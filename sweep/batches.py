@@ -67,9 +67,9 @@ class Estimate:
     memory_bytes: int
 
 
-def default_workers(plan: Plan, cores: int) -> int:
+def default_workers(plan: Plan, cells: Sequence[int], cores: int) -> int:
     """Workers that are worth starting, up to one for each core: more only if they end the run clearly sooner."""
-    groups = _groups(plan, plan.feasible)
+    groups = _groups(plan, cells)
     best, workers = math.inf, 1
     for count in range(1, cores + 1):
         seconds = _expected_s(groups, _split(groups, count, MAX_LANES), count) + _start_s(count)

@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt as interrupt:
         _say(str(interrupt) or "interrupted")
+        if hasattr(interrupt, "run"):
+            _say(_resume(arguments))
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of stdout has gone, which is no error
         sys.stderr.close()
@@ -33,7 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         from .config import ConfigError
+        from .grid_run import RunStopped
 
+        if isinstance(error, RunStopped):
+            _say(str(error))
+            _say(_resume(arguments))
+            return EXIT_UNEXPECTED
         if isinstance(error, ConfigError):
             _say(str(error))
             if len(error.problems) > 1:
@@ -59,6 +66,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(plan, options)
 
+    from .grid_run import counts_text
     from .reporting import (
         best_by_policy,
         best_json,
@@ -73,7 +81,16 @@ def _run(options: argparse.Namespace) -> int:
 
     if not options.quiet:
         _say(workloads_text(workload_texts(plan)))
-    run = run_plan(plan, workers=options.workers, out=options.out, progress=not options.quiet)
+    run = run_plan(
+        plan,
+        workers=options.workers,
+        out=options.out,
+        progress=not options.quiet,
+        fresh=options.fresh,
+        retry_failed=options.retry_failed,
+        backend=options.backend,
+        scheduler=options.scheduler,
+    )
     best = best_by_policy(run.df)
     line = verdict(best, slo_words(run.df))
     warning = rejections(run.df)
@@ -95,8 +112,8 @@ def _run(options: argparse.Namespace) -> int:
         if warning is not None:
             print(f"Warning: {warning}")
     if not options.quiet:
-        parts = [f"{count:,} {name}" for name, count in run.counts.items() if count and name != "ok"]
-        _say(f"{', '.join(parts)}; {run.wall_s:.1f} s; tables in {run.directory}")
+        counts = {name: count for name, count in run.counts.items() if name != "ok"}
+        _say(f"{counts_text(counts)}; {run.wall_s:.1f} s; tables in {run.directory}")
     if run.counts["failed"]:
         reasons = run.failed["error"].value_counts()
         for reason, count in reasons.head(5).items():
@@ -111,13 +128,21 @@ def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     from .runner import check_directory, choose_workers, output_directory
 
     check_directory(output_directory(plan.experiment, options.out))
-    workers = choose_workers(plan, options.workers)
+    workers = choose_workers(plan, plan.feasible, options.workers)
     facts = plan_json(plan, estimate(plan, make_batches(plan, plan.feasible, workers), workers), workers)
     if options.json:
         _print_json(facts)
     else:
         print(plan_text(facts))
     return EXIT_OK
+
+
+def _resume(arguments: Sequence[str] | None) -> str:
+    """How to go on after a run that stopped: the same command, which finds what is there."""
+    import shlex
+
+    given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
+    return f"go on with: {shlex.join(['servesweep', *given])}"
 
 
 def _print_json(content: dict[str, object]) -> None:
@@ -164,6 +189,15 @@ def _parser() -> argparse.ArgumentParser:
             metavar="CELLS",
             help=f"write {table}.parquet, {what}, for these cells: all, cell ids, or policy=chunked,block_size=16",
         )
+    run.add_argument("--fresh", action="store_true", help="start over: forget what DIR holds of earlier runs")
+    run.add_argument("--retry-failed", action="store_true", help="run cells again that failed in an earlier run")
+    run.add_argument(
+        "--backend",
+        choices=("local", "dask", "ray"),
+        default="local",
+        help="where workers are: processes of this machine (default), or those of a cluster",
+    )
+    run.add_argument("--scheduler", metavar="ADDRESS", help="address of the cluster, such as tcp://10.0.0.1:8786")
     run.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
     run.add_argument("--json", action="store_true", help="print JSON on stdout instead of text")
     run.add_argument("--quiet", action="store_true", help="print nothing on stderr but errors")

@@ -1,4 +1,8 @@
-"""Run an experiment: cells over workers, and one Parquet file a table. The same bytes for any workers and batches."""
+"""Run an experiment: cells over workers, and one Parquet file a table. The same bytes for any workers and batches.
+
+What has ended is in the journal of the run's directory at once (`journal`), and a later run into the same directory
+takes it from there, whatever became of this one.
+"""
 
 from __future__ import annotations
 
@@ -6,71 +10,29 @@ import errno
 import json
 import os
 import platform
-import signal
+import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from . import checks
+from .backends import Backend, BackendLost, InProcess, Processes, interrupts, iter_outcomes
 from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
 from .config import ConfigError, Experiment
 from .experiment_file import load_experiment
-from .metrics import MEASURES
+from .finished import RECORDED, Finished
+from .grid_run import Interrupted, Run, RunStopped
+from .journal import JOURNAL_NAME, JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
 from .plan import RULES_VERSION, Plan, expand
-from .progress import Progress, Silent
-from .tasks import Outcome, Task, make_task, run_task
+from .progress import BestSoFar, Progress, Silent
+from .recorded import drop_parts
+from .tasks import Outcome, make_task
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-OUTPUTS = ("cells.parquet", "requests.parquet", "steps.parquet", "instances.parquet", "run.json")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that has ended, as its directory holds it.
-
-    counts  cells, ok, infeasible, failed, and unfinished (those of an interrupted run, which have no row)
-    """
-
-    experiment: Experiment
-    directory: Path
-    counts: Mapping[str, int]
-    wall_s: float
-
-    @cached_property
-    def df(self) -> pd.DataFrame:
-        """One row a cell: every parameter and every measure; units and definitions in `df.attrs`."""
-        from .tables import load
-
-        return load(self.directory)
-
-    @property
-    def failed(self) -> pd.DataFrame:
-        """Rows of the cells that failed; `error` says why."""
-        return self.df[self.df["status"] == "failed"]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The experiment as plain tables, defaults filled in."""
-        return self.experiment.tables()
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run stopped by the user. `run` holds what had ended, which is on disk."""
-
-    def __init__(self, run: Run) -> None:
-        ended = run.counts["ok"] + run.counts["failed"]
-        kept = f"their rows are in {run.directory}" if ended else "nothing was written"
-        super().__init__(f"interrupted: {ended:,} of {run.counts['cells']:,} cells ended; {kept}")
-        self.run = run
+OUTPUTS = (*(f"{table}.parquet" for table in ("cells", *RECORDED, "timings")), "run.json", JOURNAL_NAME)
+BACKENDS = ("local", "dask", "ray")
 
 
 def run_grid(
@@ -85,77 +47,272 @@ def run_grid(
     instances: str | None = None,
     progress: bool = True,
     max_lanes: int = MAX_LANES,
+    fresh: bool = False,
+    retry_failed: bool = False,
+    backend: str = "local",
+    scheduler: str | None = None,
 ) -> Run:
-    """Simulate every cell of an experiment and write its tables.
+    """Simulate every cell of an experiment and write its tables. Cells that the directory holds already are reused.
 
     config     a TOML file, the name of a ready experiment, tables as a dict, or an `Experiment`
     workers    processes; None: as many as are worth it, up to one for each core. 1 runs in this process
-    out        directory of the run; None: results/<name> in the current directory. Tables of an earlier run go
+    out        directory of the run; None: results/<name> in the current directory
     trace, settings, requests, steps, instances    see `load_experiment`
     progress   show cells, rate and time left on stderr
     max_lanes  most cells that are simulated together; it changes speed and memory, never a result
+    fresh      forget what the directory holds of earlier runs
+    retry_failed    run cells again that failed in an earlier run
+    backend    "local": processes of this machine; "dask", "ray": the workers of a cluster, and `workers` must be None
+    scheduler  address of the cluster, such as "tcp://10.0.0.1:8786"
 
-    ConfigError before anything runs when something is wrong with the experiment or the directory; a cell that fails
-    is a row with status "failed". `Interrupted`, a KeyboardInterrupt, on Ctrl-C, after what has ended was written.
+    ConfigError before anything runs when something is wrong with the experiment, the directory or the cluster; a cell
+    that fails is a row with status "failed". `Interrupted`, a KeyboardInterrupt, on Ctrl-C, after what has ended was
+    written; RunStopped when the disk is full or the cluster is gone.
     """
     experiment = load_experiment(
         config, trace=trace, settings=settings, requests=requests, steps=steps, instances=instances
     )
-    plan = expand(experiment)
-    return run_plan(plan, workers=workers, out=out, progress=progress, max_lanes=max_lanes)
+    return run_plan(
+        expand(experiment),
+        workers=workers,
+        out=out,
+        progress=progress,
+        max_lanes=max_lanes,
+        fresh=fresh,
+        retry_failed=retry_failed,
+        backend=backend,
+        scheduler=scheduler,
+    )
 
 
-def run_plan(
-    plan: Plan,
-    *,
-    workers: int | None = None,
-    out: str | Path | None = None,
-    progress: bool = True,
-    max_lanes: int = MAX_LANES,
-) -> Run:
+def iter_run(config: str | Path | Mapping[str, Any] | Experiment, **options: Any) -> Iterator[dict[str, Any]]:
+    """`run_grid`, cell by cell: the row of each in the cells table, as soon as it is on disk, in the order they end.
+
+    First come the cells without a simulation: infeasible ones, and those that the directory held already. A row is a
+    dict by column, None where there is nothing. The tables are written when the last cell has been given. Leaving
+    early, by `break` or an error, stops the workers; the next run goes on from there.
+
+    options  of `run_grid`; progress is shown only when it is asked for
+    """
+    loading = {key: options.pop(key) for key in ("trace", "settings", *RECORDED) if key in options}
+    progress = options.pop("progress", False)
+    with closing(Execution(expand(load_experiment(config, **loading)), **options)) as execution:
+        finished = execution.finished
+        for at, status in enumerate(finished.status):
+            if status:
+                yield finished.row(at)
+        with closing(execution.outcomes(progress)) as outcomes:
+            for outcome in outcomes:
+                yield from map(finished.row, outcome.positions)
+        execution.finish()
+
+
+def run_plan(plan: Plan, *, progress: bool = True, **options: Any) -> Run:
     """`run_grid` for an experiment that has been expanded already."""
-    feasible = plan.feasible
-    workers = choose_workers(plan, workers)
-    max_lanes = checks.whole("max_lanes", max_lanes, 1)
-    directory = prepare_directory(output_directory(plan.experiment, out))
-    batches = make_batches(plan, feasible, workers, max_lanes)
-    kept = {key: _kept(plan, getattr(plan.experiment.output, key)) for key in ("requests", "steps", "instances")}
-    tasks = (make_task(plan, batch, **kept) for batch in batches)
-    collected = _Collected(plan)
-    started = time.perf_counter()
-    interrupted = False
-    expected = estimate(plan, batches, workers).wall_s
-    actual_s = expected_s = 0.0  # of the batches that have ended
-    with Progress(len(feasible), expected) if progress else Silent() as shown:
+    with closing(Execution(plan, **options)) as execution:
+        interrupted = False
         try:
-            with closing(_outcomes(tasks, min(workers, len(batches)))) as outcomes:  # closing it stops the workers
-                for outcome in outcomes:
-                    collected.add(outcome)
-                    actual_s += outcome.wall_s
-                    expected_s += expected_cpu_s(plan, outcome.positions)
-                    shown.advance(len(outcome.positions), len(outcome.errors), expected * actual_s / expected_s)
+            with closing(execution.outcomes(progress)) as outcomes:
+                for _ in outcomes:
+                    pass
         except KeyboardInterrupt:
             interrupted = True
-        except Exception as error:
-            interrupted = isinstance(error.__context__, KeyboardInterrupt)  # and then the workers could not be stopped
-            if not interrupted:  # a worker died: its cells, and those not yet run, have no result
-                collected.fail_rest(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    run = Run(plan.experiment, directory, collected.counts(), time.perf_counter() - started)
-    if collected.batches or not interrupted:  # an interrupted run without a result leaves an earlier one in place
-        collected.write(directory)
-        _write_json(directory / "run.json", _facts(run, workers, collected.batches))
-    if interrupted:
-        raise Interrupted(run)
-    return run
+        except BackendLost as error:
+            execution.finish()
+            raise RunStopped(execution.run(), str(error)) from None
+        # An interrupted run without a result leaves the tables of an earlier one in place.
+        run = execution.run() if interrupted and not execution.any_ended else execution.finish()
+        if interrupted:
+            raise Interrupted(run)
+        return run
 
 
-def choose_workers(plan: Plan, workers: int | None) -> int:
-    """The number of workers of a run; ValueError when the one asked for is below 1."""
+class Execution:
+    """One run of a plan into a directory, which it holds locked until `close`.
+
+    finished  what has become of each cell
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        workers: int | None = None,
+        out: str | Path | None = None,
+        max_lanes: int = MAX_LANES,
+        fresh: bool = False,
+        retry_failed: bool = False,
+        backend: str = "local",
+        scheduler: str | None = None,
+    ) -> None:
+        self.plan = plan
+        self._max_lanes = checks.whole("max_lanes", max_lanes, 1)
+        choose_workers(plan, (), workers)  # an error must come before anything is written
+        check_backend(backend, scheduler, workers)
+        self.directory = prepare_directory(output_directory(plan.experiment, out))
+        self._started = time.perf_counter()
+        self._ended_here: list[dict[str, Any]] = []  # the batches of this run
+        self._backend_name = backend
+        self.finished = Finished(plan, self.directory)
+        try:
+            self._journal = Journal(self.directory, fresh)
+        except JournalInUse as error:
+            raise ConfigError([str(error)]) from None
+        try:
+            if fresh:
+                drop_parts(self.directory)
+            notes = self.finished.restore(() if fresh else self._journal.records(), retry_failed)
+            self.notes = (*self._journal.damage, *notes)
+            self._backend = self._open_backend(workers, scheduler) if self.finished.to_do else InProcess()
+        except BaseException as error:
+            self._journal.close()
+            if isinstance(error, JournalTooNew):
+                raise ConfigError([str(error)]) from None
+            raise
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether a batch has ended in this run."""
+        return bool(self._ended_here)
+
+    def outcomes(self, progress: bool = False) -> Generator[Outcome, None, None]:
+        """Simulate the cells without an outcome. Each batch is on disk when its outcome is given.
+
+        RunStopped when it cannot be written; BackendLost
+        """
+        plan, finished, to_do = self.plan, self.finished, self.finished.to_do
+        if progress:
+            for note in self._opening():
+                print(note, file=sys.stderr)
+        if not to_do:
+            return
+        batches = make_batches(plan, to_do, self._backend.workers, self._max_lanes)
+        wanted = {table: finished.wanted.get(table, set()) for table in RECORDED}
+        tasks = (make_task(plan, batch, **wanted) for batch in batches)
+        expected = estimate(plan, batches, self._backend.workers).wall_s
+        actual_s = expected_s = 0.0  # of the batches that have ended
+        best = BestSoFar(plan)
+        best.add(finished.reused, finished.measures_of(finished.reused))
+        self._append([self._beginning()])
+        reused = len(plan.feasible) - len(to_do)
+        with (
+            Progress(len(plan.feasible), reused, expected) if progress else Silent() as shown,
+            closing(iter_outcomes(tasks, self._backend)) as outcomes,  # closing it stops the workers
+        ):
+            for outcome in outcomes:
+                try:
+                    with interrupts():  # on disk and in memory, or in neither
+                        finished.add(outcome, self._journal.append)
+                        cost = {"wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s}
+                        self._ended_here.append({"cells": len(outcome.positions), **cost})
+                except OSError as error:
+                    raise self._stopped(error) from None
+                actual_s += outcome.wall_s
+                expected_s += expected_cpu_s(plan, outcome.positions)
+                best.add(outcome.positions, outcome.measures)
+                left = expected * actual_s / expected_s
+                shown.advance(len(outcome.positions), len(outcome.errors), left, best.text)
+                yield outcome
+        self._append([{"end": "done"}])
+
+    def finish(self) -> Run:
+        """Write the tables of all that has ended. RunStopped when they cannot be written."""
+        run = self.run()
+        try:
+            self.finished.write()
+            _write_json(self.directory / "run.json", self._facts(run))
+        except OSError as error:
+            raise self._stopped(error) from None
+        return run
+
+    def run(self) -> Run:
+        """The run as it stands."""
+        wall_s = time.perf_counter() - self._started
+        return Run(self.plan.experiment, self.directory, self.finished.counts(), wall_s, self.notes)
+
+    def close(self) -> None:
+        """Let go of the directory and of the cluster."""
+        self._journal.close()
+        self._backend.close()
+
+    def _open_backend(self, workers: int | None, scheduler: str | None) -> Backend:
+        if self._backend_name != "local":
+            from .clusters import open_cluster
+
+            return open_cluster(self._backend_name, scheduler)
+        workers = choose_workers(self.plan, self.finished.to_do, workers)
+        batches = make_batches(self.plan, self.finished.to_do, workers, self._max_lanes)
+        workers = min(workers, len(batches))
+        return Processes(workers) if workers > 1 else InProcess()
+
+    def _opening(self) -> list[str]:
+        """What there is to say before the first cell runs."""
+        finished = self.finished
+        lines = list(self.notes)
+        if finished.reused:
+            lines.append(f"{len(finished.reused):,} reused, {len(finished.to_do):,} to do")
+        if not finished.ended and finished.to_do and self._backend.workers == 1:
+            lines.append(
+                "the last run here did not come to its end. Should a cell have taken all memory: "
+                "with --workers 2 it is found, and the others complete"
+            )
+        return lines
+
+    def _beginning(self) -> dict[str, Any]:
+        return {
+            "journal": JOURNAL_VERSION,
+            "servesweep": metadata.version("servesweep"),
+            "rules": RULES_VERSION,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "time": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "to_do": len(self.finished.to_do),
+        }
+
+    def _append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        try:
+            self._journal.append(records)
+        except OSError as error:
+            raise self._stopped(error) from None
+
+    def _stopped(self, error: OSError) -> RunStopped:
+        return RunStopped(self.run(), f"{error.filename or self.directory}: {error.strerror}")
+
+    def _facts(self, run: Run) -> dict[str, Any]:
+        """How a run went, on which machine: everything that may differ between two runs with the same tables."""
+        packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
+        return {
+            "experiment": run.config,
+            "counts": dict(run.counts),
+            "rules_version": RULES_VERSION,
+            "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+            "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+            "backend": self._backend_name,
+            "workers": self._backend.workers,
+            "wall_s": round(run.wall_s, 3),
+            "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in self._ended_here],
+        }
+
+
+def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:
+    """The number of workers for cells of a plan; ValueError when the one asked for is below 1."""
     if workers is None:
         from joblib import cpu_count
 
-        return default_workers(plan, cpu_count())
+        return default_workers(plan, cells, cpu_count())
     return checks.whole("workers", workers, 1)
+
+
+def check_backend(backend: str, scheduler: str | None, workers: int | None) -> None:
+    """ValueError for a backend that there is not, or options that have no effect on it."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r}: must be one of {', '.join(BACKENDS)}")
+    if backend == "local" and scheduler is not None:
+        raise ValueError(f"scheduler={scheduler!r}: has an effect only with backend dask or ray")
+    if backend != "local" and workers is not None:
+        raise ValueError(f"workers={workers!r}: has no effect with backend {backend}, which has the workers it has")
+    if backend == "dask" and scheduler is None:
+        raise ValueError("scheduler=None: backend dask needs its address, such as tcp://10.0.0.1:8786")
 
 
 def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
@@ -196,122 +353,6 @@ def prepare_directory(directory: Path) -> Path:
     except OSError as error:
         raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
     return directory
-
-
-def _kept(plan: Plan, selection: str | None) -> set[int]:
-    return set() if selection is None else set(plan.select(selection)) & set(plan.feasible)
-
-
-def _outcomes(tasks: Iterator[Task], workers: int) -> Generator[Outcome, None, None]:
-    """Outcomes of the tasks, as they end."""
-    if workers <= 1:
-        yield from map(run_task, tasks)
-        return
-    from joblib import Parallel, delayed, parallel_config
-
-    with parallel_config("loky", inner_max_num_threads=1):
-        parallel = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-        with _interrupts_held_back():
-            outcomes = parallel(delayed(run_task)(task) for task in tasks)
-        try:
-            yield from iter(outcomes.__next__, None)  # which does not close it, unlike `yield from outcomes`
-        finally:
-            with suppress(Exception):  # stopping the workers is no part of the result
-                outcomes.close()
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C waits until the block has ended, and never comes to processes started in it.
-
-    A terminal sends it to the workers too, which would each print where they were. They inherit what is blocked.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # starting this process later would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Collected:
-    """Outcomes by position in the plan, in whatever order they come. A status of "" is none yet."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.measures = {name: np.full(len(plan.cells), np.nan) for name in MEASURES}
-        self.status = ["infeasible" if cell.setup.infeasible else "" for cell in plan.cells]
-        self.error = [cell.setup.infeasible for cell in plan.cells]
-        self.requests: dict[int, Any] = {}
-        self.steps: dict[int, Any] = {}
-        self.instances: dict[int, Any] = {}
-        self.batches: list[dict[str, Any]] = []
-
-    def add(self, outcome: Outcome) -> None:
-        for name, values in outcome.measures.items():
-            self.measures[name][outcome.positions] = values
-        for at in outcome.positions:
-            self.error[at] = outcome.errors.get(at)
-            self.status[at] = "failed" if at in outcome.errors else "ok"
-        self.requests.update(outcome.requests)
-        self.steps.update(outcome.steps)
-        self.instances.update(outcome.instances)
-        self.batches.append({"cells": len(outcome.positions), "wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s})
-
-    def fail_rest(self, reason: str) -> None:
-        for at, status in enumerate(self.status):
-            if not status:
-                self.status[at], self.error[at] = "failed", reason
-
-    def counts(self) -> dict[str, int]:
-        """Cells in all, by status, and without an outcome."""
-        counts = {status: self.status.count(status) for status in ("ok", "infeasible", "failed")}
-        return {"cells": len(self.status), **counts, "unfinished": self.status.count("")}
-
-    def write(self, directory: Path) -> None:
-        """Write the tables, rows in plan order. Cells without an outcome have no row."""
-        from .tables import cells_table, instances_table, requests_table, steps_table, write_table
-
-        rows = [at for at, status in enumerate(self.status) if status]
-        parameters = [self.plan.cells[at].columns() for at in rows]
-        columns: dict[str, Any] = {name: [row[name] for row in parameters] for name in self.plan.cells[0].columns()}
-        columns["status"] = [self.status[at] for at in rows]
-        columns["error"] = [self.error[at] for at in rows]
-        columns |= {name: values[rows] for name, values in self.measures.items()}
-        # Which other tables were asked for is no part of this one.
-        experiment = {key: value for key, value in self.plan.experiment.tables().items() if key != "output"}
-        write_table(directory / "cells.parquet", cells_table(columns, experiment))
-        output = self.plan.experiment.output
-        for name, selection, make, kept in (
-            ("requests", output.requests, requests_table, self.requests),
-            ("steps", output.steps, steps_table, self.steps),
-            ("instances", output.instances, instances_table, self.instances),
-        ):
-            path = directory / f"{name}.parquet"
-            if selection is None:
-                path.unlink(missing_ok=True)  # of an earlier run
-            else:
-                write_table(path, make([(self.plan.cells[at].cell_id, kept[at]) for at in sorted(kept)]))
-
-
-def _facts(run: Run, workers: int, batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """How a run went, on which machine: everything that may differ between two runs with the same tables."""
-    packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
-    return {
-        "experiment": run.config,
-        "counts": dict(run.counts),
-        "rules_version": RULES_VERSION,
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "workers": workers,
-        "wall_s": round(run.wall_s, 3),
-        "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in batches],
-    }
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -327,11 +327,26 @@ INSTANCES_SCHEMA = _schema(
     ],
 )
 
+TIMINGS_SCHEMA = _schema(
+    "timings",
+    [
+        _field("cell_id", _TEXT, "", "the cell, as in the cells table", True),
+        _field("batch", _INT, "", "number of the batch that it was simulated in; null if infeasible"),
+        _field("batch_cells", _INT, "cells", "cells of that batch"),
+        _field("batch_wall_s", _FLOAT, "s", "time by the clock that the batch took; its cells share it"),
+        _field("batch_cpu_s", _FLOAT, "s", "CPU time that the batch took; its cells share it"),
+        _field("host", _REPEATED_TEXT, "", "machine that it ran on; null when the cell ended its worker"),
+        _field("pid", _INT, "", "process that it ran in"),
+        _field("ended_unix_s", _FLOAT, "s", "when the batch ended, seconds since 1970 by the clock of that machine"),
+    ],
+)
+
 SCHEMAS: dict[str, pa.Schema] = {
     "cells": CELLS_SCHEMA,
     "requests": REQUESTS_SCHEMA,
     "steps": STEPS_SCHEMA,
     "instances": INSTANCES_SCHEMA,
+    "timings": TIMINGS_SCHEMA,
 }
 
 

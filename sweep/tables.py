@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from .balance import ROLES
 from .checks import nearest
+from .journal import JOURNAL_NAME
 from .results import Result
 from .schemas import (
     CELLS_SCHEMA,
@@ -22,6 +23,7 @@ from .schemas import (
     SCHEMA_VERSION,
     SCHEMAS,
     STEPS_SCHEMA,
+    TIMINGS_SCHEMA,
     definitions,
     units,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "load",
     "requests_table",
     "steps_table",
+    "timings_table",
     "write_table",
 ]
 
@@ -99,6 +102,14 @@ def _table_of_logs(
     return _long_table(schema, [cell_id for cell_id, _ in cells], columns)
 
 
+def timings_table(cell_ids: Sequence[str], batches: Sequence[Mapping[str, Any] | None]) -> pa.Table:
+    """A table with the columns of `TIMINGS_SCHEMA`: the batch of each cell as the journal has it, None without one."""
+    names = dict(zip(("batch_cells", "batch_wall_s", "batch_cpu_s"), ("cells", "wall_s", "cpu_s"), strict=True))
+    keys = {name: names.get(name, name) for name in TIMINGS_SCHEMA.names[1:]}
+    columns = {name: [batch and batch[key] for batch in batches] for name, key in keys.items()}
+    return _table(TIMINGS_SCHEMA, {"cell_id": list(cell_ids), **columns})
+
+
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
     """Write a Parquet file beside `path` and rename it, so that a reader finds the old file or the whole new one.
 
@@ -137,8 +148,8 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
 
     Args:
         run_directory: the directory of a run, such as results/quickstart.
-        table: "cells" (one row a cell), "requests", "steps" or "instances" (of the cells that a run was asked to
-            record).
+        table: "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances"
+            (of the cells that a run was asked to record).
 
     Raises:
         ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
@@ -155,7 +166,9 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
         if file.exists() and not file.is_file():
             raise ValueError(f"{file} is {'a directory' if file.is_dir() else 'no regular file'}, not a table of a run")
     if not cells.exists():
-        raise ValueError(f"{folder} is not a finished run: it has no cells.parquet")
+        began = (folder / JOURNAL_NAME).exists()
+        rest = "the run was stopped; start it again, and it goes on" if began else "it has no cells.parquet"
+        raise ValueError(f"{folder} is not a finished run: {rest}")
     if not path.exists():
         raise ValueError(
             f"{folder} has no {path.name}: the run was not asked to record {table}. Run it again with --{table} CELLS, "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +39,24 @@ class Task:
     keep_steps: list[bool]
     keep_instances: list[bool]
 
-    def part(self, begin: int, end: int) -> Task:
+    def part(self, begin: int, end: int) -> Self:
         """The task for some of its cells."""
-        cut: dict[str, Any] = {
-            name: value[begin:end] if isinstance(value, list) else value for name, value in vars(self).items()
-        }
-        return Task(**cut)
+        cut: dict[str, Any] = {name: value[begin:end] for name, value in vars(self).items() if isinstance(value, list)}
+        return replace(self, **cut)
+
+    def run(self) -> Outcome:
+        """Simulate and measure. An error costs the cells that cause it, found by halving, and no others."""
+        return run_task(self)
+
+    def halves(self) -> list[Self]:
+        """The task in two parts; none when it has one cell."""
+        count = len(self.positions)
+        return [self.part(0, count // 2), self.part(count // 2, count)] if count > 1 else []
+
+    def failed(self, error: str) -> Outcome:
+        """The outcome when all its cells fail, without having run."""
+        nothing = {name: np.full(len(self.positions), np.nan) for name in MEASURES}
+        return Outcome(self.positions, nothing, dict.fromkeys(self.positions, error))
 
 
 @dataclass
@@ -61,6 +75,9 @@ class Outcome:
     instances: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    host: str | None = None  # where it ran, and when it ended, in seconds since 1970
+    pid: int | None = None
+    ended_unix_s: float | None = None
 
 
 def make_task(
@@ -90,6 +107,7 @@ def run_task(task: Task) -> Outcome:
     wall, cpu = time.perf_counter(), time.process_time()
     outcome = _outcome(task)
     outcome.wall_s, outcome.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    outcome.host, outcome.pid, outcome.ended_unix_s = platform.node(), os.getpid(), time.time()
     return outcome
 
 
@@ -97,12 +115,12 @@ def _outcome(task: Task) -> Outcome:
     try:
         return _simulate(task)
     except Exception as error:
-        count = len(task.positions)
-        if count == 1:
-            nothing = {name: np.full(1, np.nan) for name in MEASURES}
-            return Outcome(task.positions, nothing, {task.positions[0]: f"{type(error).__name__}: {error}"})
+        reason = f"{type(error).__name__}: {error}"
     # Outside of the handler: what the failed batch held is free by now.
-    first, second = _outcome(task.part(0, count // 2)), _outcome(task.part(count // 2, count))
+    halves = task.halves()
+    if not halves:
+        return task.failed(reason)
+    first, second = map(_outcome, halves)
     return Outcome(
         task.positions,
         {name: np.concatenate([first.measures[name], second.measures[name]]) for name in MEASURES},

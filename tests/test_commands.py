@@ -213,7 +213,7 @@ def test_progress_lines_where_there_is_no_terminal(capsys, monkeypatch):
     from servesweep import progress
 
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
-    with progress.Progress(10, 60.0) as shown:
+    with progress.Progress(10, 0, 60.0) as shown:
         shown.advance(5, 1, 100.0)
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
@@ -233,6 +233,6 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch):
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress.Progress(10, 60.0) as shown:
+    with progress.Progress(10, 0, 60.0) as shown:
         shown.advance(10, 0, 0.0)
     assert "10/10 cells" in sys.stderr.getvalue()

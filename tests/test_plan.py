@@ -319,7 +319,8 @@ def test_batches_keep_to_the_memory_limit(monkeypatch):
 
 def test_workers_are_started_only_where_they_end_the_run_sooner():
     def workers(rates, n, **tables):
-        return default_workers(plan_of(workload={"request_rate_rps": rates, "n_requests": n}, **tables), 4)
+        plan = plan_of(workload={"request_rate_rps": rates, "n_requests": n}, **tables)
+        return default_workers(plan, plan.feasible, 4)
 
     assert workers([1, 2, 3], 100) == 1  # starting them takes longer
     assert workers([1], 20_000) == 1  # nothing to share
