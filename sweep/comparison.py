@@ -112,15 +112,19 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: Sequence[str] | None = None
     check_names(names, common, "measure of both runs")
     check_numbers(a, names)
     known = [name for name in parameters(a) if name in set(parameters(b))]
+    varied = [name for name in known if any(df[name].nunique(dropna=False) > 1 for df in (a, b))]
     swept = {*axes(a), *axes(b)}
-    keys = [name for name in known if name in swept]
-    if a.duplicated(keys).any() or b.duplicated(keys).any():  # a filter or a table put together by hand
-        keys = [name for name in known if a[name].nunique(dropna=False) > 1 or b[name].nunique(dropna=False) > 1]
+    keys = [name for name in varied if name in swept]
+    if a.duplicated(keys).any() or b.duplicated(keys).any():  # a table that is not the product of its axes
+        keys = varied
     left, right = (_bare(df, keys, names) for df in (a, b))
     how: dict[str, Any] = {"on": keys} if keys else {"how": "cross"}
     cells = left.merge(right, suffixes=("_a", "_b"), **how) if keys else left.join(right, lsuffix="_a", rsuffix="_b")
     if cells.empty:
-        raise ValueError(f"the runs have no cell in common: they were joined on {', '.join(keys)}")
+        raise ValueError(
+            f"the runs have no cell in common: they were joined on {', '.join(keys)}; with --where, cells that have one "
+            "value of a parameter in each run are compared although the values differ"
+        )
     differing = {}
     for name in known:
         values = [df[name].astype(object).where(df[name].notna(), None).unique().tolist() for df in (a, b)]
