@@ -122,8 +122,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: Sequence[str] | None = None
     cells = left.merge(right, suffixes=("_a", "_b"), **how) if keys else left.join(right, lsuffix="_a", rsuffix="_b")
     if cells.empty:
         raise ValueError(
-            f"the runs have no cell in common: they were joined on {', '.join(keys)}; with --where, cells that have one "
-            "value of a parameter in each run are compared although the values differ"
+            f"the runs have no cell in common: they were joined on {', '.join(keys)}; "
+            "a parameter with one value in each run is compared although the values differ, so --where can help"
         )
     differing = {}
     for name in known:
