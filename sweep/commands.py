@@ -13,6 +13,7 @@ from . import (
     command_doctor,
     command_export,
     command_init,
+    command_plot,
     command_schema,
     command_show,
 )
@@ -170,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--debug", action="store_true", help="show the traceback of an error")
     run.set_defaults(command=_run)
     command_show.add(commands)
+    command_plot.add(commands)
     command_export.add(commands)
     command_compare.add(commands)
     command_catalog.add(commands)
