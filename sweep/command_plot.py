@@ -121,7 +121,7 @@ def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figu
     return f"time-{cell['cell_id']}", figure, plot_numbers.over_time(steps, cell["num_blocks"])
 
 
-def save(figure: Figure, numbers: pd.DataFrame, folder: Path, name: str, formats: Any = FORMATS) -> list[Path]:
+def save(figure: Figure, numbers: pd.DataFrame | None, folder: Path, name: str, formats: Any = FORMATS) -> list[Path]:
     """Write a figure and its numbers; the paths. The same numbers give the same bytes."""
     import matplotlib
 
@@ -132,7 +132,7 @@ def save(figure: Figure, numbers: pd.DataFrame, folder: Path, name: str, formats
     with matplotlib.rc_context(STYLE):
         for ending in formats:
             path = folder / f"{name}.{ending}"
-            if ending == "csv":
+            if ending == "csv" and numbers is not None:
                 numbers.to_csv(path, index=False, lineterminator="\n")
             else:
                 metadata = {"Date": None} if ending == "svg" else {"Software": None}

@@ -16,6 +16,7 @@ from . import (
     command_plot,
     command_schema,
     command_show,
+    command_timeline,
 )
 from .command_options import print_json, say
 
@@ -172,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     command_show.add(commands)
     command_plot.add(commands)
+    command_timeline.add(commands)
     command_export.add(commands)
     command_compare.add(commands)
     command_catalog.add(commands)

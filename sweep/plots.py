@@ -46,8 +46,22 @@ from .plot_style import (
     scaled,
     ticks,
 )
+from .plot_timeline import blocks_in_use, gantt, timeline_figure
 from .reporting import TARGET
 from .selection import plain_text
+
+__all__ = [
+    "blocks_in_use",
+    "curves",
+    "frontier",
+    "gantt",
+    "heatmap",
+    "over_time",
+    "over_time_figure",
+    "panels",
+    "pareto",
+    "timeline_figure",
+]
 
 if TYPE_CHECKING:
     import pandas as pd
