@@ -16,9 +16,9 @@ def add(commands: Commands) -> None:
         commands,
         "catalog",
         _catalog,
-        "list models, chips, links, policies and ready experiments",
+        "list models, chips, links, systems, policies, routers, ready experiments",
     )
-    parser.add_argument("kinds", metavar="KIND", nargs="*", help="only these: models, chips, links, policies, ...")
+    parser.add_argument("kinds", metavar="KIND", nargs="*", help="only these: models, chips, links, systems, ...")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 

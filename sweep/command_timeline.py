@@ -62,7 +62,7 @@ def _timeline(options: argparse.Namespace) -> int:
         cell = plan.cells[chosen[0]]
         if cell.setup.infeasible is not None:
             raise ValueError(f"cell {cell.cell_id} cannot run: {cell.setup.infeasible}")
-        found = timeline(cell.lane())
+        found = timeline(cell.system())
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     folder = Path("results") / experiment.name / "timelines" if options.out is None else Path(options.out)

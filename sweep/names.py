@@ -11,7 +11,22 @@ POLICIES = {
     "chunked": "prompts in pieces beside the decodes, at most token_budget tokens a step",
     "prefill_first": "a step either prefills (at most max_tokens tokens) or decodes",
 }
+SYSTEMS = {
+    "colocated": "instances that prefill and decode",
+    "disaggregated": "prefill instances that send the KV cache to decode instances over a link",
+    "prefill_only": "prefill instances alone: TTFT",
+    "decode_only": "decode instances alone; requests arrive with their KV and first token",
+}
+ROUTERS = {
+    "least_loaded": "the instance with the fewest requests queued or running (prefill: tokens queued)",
+    "least_outstanding": "the one with the fewest requests that are not done",
+    "least_tokens": "the one with the fewest tokens of requests that are not done",
+    "round_robin": "one after the other",
+    "random": "any",
+    "power_of_two": "the better of two drawn at random",
+}
 MEMORIES = {
+    "reserve": "prompt + output tokens are set aside at admission; no preemption",
     "paged": "blocks of block_size tokens, taken as a request grows; preemption when they run out",
     "unlimited": "KV memory never runs out",
 }
@@ -45,7 +60,9 @@ def listed() -> dict[str, dict[str, str]]:
             for c in chips
         },
         "links": {x.name: f"{x.bytes_per_s / 1e9:g} GB/s, {1e6 * x.alpha_s:g} us" for x in links},
+        "systems": SYSTEMS,
         "policies": POLICIES,
+        "routers": ROUTERS,
         "memories": MEMORIES,
         "workloads": WORKLOADS,
         "arrivals": ARRIVALS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .reporting import TARGET, Best, ranked
+from .reporting import SEEDS, TARGET, Best, ranked, rivals
 from .selection import axes, check_names, check_numbers, parameters, plain, plain_text
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ USER_RATE, GPU_RATE = "output_rate_per_user_tps", "output_throughput_per_gpu_tps
 
 
 def curves(
-    df: pd.DataFrame, y: str = "attainment", *, x: str = RATE, by: Sequence[str] = ("policy",), target: float = TARGET
+    df: pd.DataFrame, y: str = "attainment", *, x: str = RATE, by: Sequence[str] | None = None, target: float = TARGET
 ) -> pd.DataFrame:
-    """A measure along a parameter, a curve for each value of `by`.
+    """A measure along a parameter, a curve for each value of `by`; None: of system, policy and router, if swept.
 
     Where more than `x`, `by` and the seed was swept, a curve is that of one configuration: the best by `ranked`.
 
@@ -37,6 +37,7 @@ def curves(
     import pandas as pd
 
     check_numbers(df, [y, x])
+    by = rivals(df) if by is None else by
     check_names(by, parameters(df), "parameter")
     _one_rate(df, x)
     rows = []
@@ -50,7 +51,7 @@ def curves(
 
 
 def frontier(
-    df: pd.DataFrame, x: str, *, by: Sequence[str] = ("policy",), target: float = TARGET, per_gpu: bool = True
+    df: pd.DataFrame, x: str, *, by: Sequence[str] | None = None, target: float = TARGET, per_gpu: bool = True
 ) -> pd.DataFrame:
     """The highest request rate of the sweep that keeps `target` attainment, along a parameter.
 
@@ -63,6 +64,7 @@ def frontier(
     """
     import pandas as pd
 
+    by = [name for name in rivals(df) if name != x] if by is None else by
     check_names([x, *by], parameters(df), "parameter")
     if df[RATE].nunique() < 2:
         raise ValueError(f"{RATE} has a single value: a frontier needs a sweep of request rates")
@@ -73,7 +75,7 @@ def frontier(
             if not best:
                 rows.append((name, value, np.nan, np.nan, np.nan, 0, False, _status(here), ""))
                 continue
-            single = [ranked(one, target)[0] for _, one in _split(_only(here, best[0].parameters), ["seed"])]
+            single = [ranked(one, target)[0] for _, one in _split(_only(here, best[0].parameters), SEEDS)]
             rates = [_rate(one, per_gpu) for one in single]
             rate = _rate(best[0], per_gpu)
             words = ", ".join(f"{key} {plain_text(v)}" for key, v in best[0].parameters.items() if v is not None)
@@ -85,7 +87,7 @@ def frontier(
     return _typed(table, x, df)
 
 
-def pareto(df: pd.DataFrame, *, by: Sequence[str] = ("policy",)) -> pd.DataFrame:
+def pareto(df: pd.DataFrame, *, by: Sequence[str] | None = None) -> pd.DataFrame:
     """Throughput per GPU against tokens per second of a user, a point a configuration and rate, means over seeds.
 
     A user gets 1 / (median TPOT) tokens a second. `on_front` marks the points of a curve that no other point of it
@@ -93,9 +95,10 @@ def pareto(df: pd.DataFrame, *, by: Sequence[str] = ("policy",)) -> pd.DataFrame
     """
     import pandas as pd
 
+    by = rivals(df) if by is None else by
     check_names(by, parameters(df), "parameter")
     ok = df[(df["status"] == "ok") & (df["tpot_p50_s"] > 0)]
-    others = [name for name in axes(df) if name not in (*by, "seed")]
+    others = [name for name in axes(df) if name not in (*by, *SEEDS)]
     rows = []
     for name, cells in _split(ok, by):
         for _, here in _split(cells, others):
@@ -148,7 +151,7 @@ def heatmap(df: pd.DataFrame, x: str, y: str, *, value: str = RATE, target: floa
         raise ValueError(f"x and y are both {x!r}: a heat map needs two parameters")
     if value != RATE:
         check_numbers(df, [value])
-        left = [name for name in axes(df) if name not in (x, y, "seed") and df[name].nunique(dropna=False) > 1]
+        left = [name for name in axes(df) if name not in (x, y, *SEEDS) and df[name].nunique(dropna=False) > 1]
         if left:
             raise ValueError(f"{value} has several values for a {x} and {y}: choose one of each {', '.join(left)}")
     rows = []
@@ -199,10 +202,11 @@ def _corners(start: Any, end: Any, area: Any) -> tuple[Any, Any]:
     return np.column_stack([start, end]).ravel(), np.column_stack([area[:-1], area[1:]]).ravel()
 
 
-def chosen_for_curves(df: pd.DataFrame, by: Sequence[str], x: str) -> list[str]:
+def chosen_for_curves(df: pd.DataFrame, by: Sequence[str] | None, x: str) -> list[str]:
     """Axes of which `curves` takes the best value for each curve."""
+    by = rivals(df) if by is None else by
     swept = [name for name in axes(df) if df[name].nunique(dropna=False) > 1]
-    return [name for name in swept if name not in (*by, x, RATE, "seed")]
+    return [name for name in swept if name not in (*by, x, RATE, *SEEDS)]
 
 
 # -------------------------------------------------------------------------------------------------------- small helpers

@@ -75,7 +75,7 @@ def curves(
     ax: Axes | None = None,
     *,
     x: str = RATE,
-    by: Sequence[str] = ("policy",),
+    by: Sequence[str] | None = None,
     target: float = TARGET,
     scale_to: pd.DataFrame | None = None,
 ) -> Axes:
@@ -114,7 +114,7 @@ def frontier(
     x: str,
     ax: Axes | None = None,
     *,
-    by: Sequence[str] = ("policy",),
+    by: Sequence[str] | None = None,
     target: float = TARGET,
     per_gpu: bool = True,
     scale_to: pd.DataFrame | None = None,
@@ -170,7 +170,7 @@ def pareto(
     df: pd.DataFrame,
     ax: Axes | None = None,
     *,
-    by: Sequence[str] = ("policy",),
+    by: Sequence[str] | None = None,
     scale_to: pd.DataFrame | None = None,
 ) -> Axes:
     """Throughput per GPU against tokens per second of a user, every configuration and rate a point.
@@ -363,7 +363,7 @@ def panels(
         chosen = []
         if kind in ("curves", "frontier"):
             x = options.get("x", RATE)
-            found = [plot_numbers.chosen_for_curves(cells, options.get("by", ("policy",)), x) for _, cells in parts]
+            found = [plot_numbers.chosen_for_curves(cells, options.get("by"), x) for _, cells in parts]
             chosen = list(dict.fromkeys(name for names in found for name in names))
         shared_legend(figure, chosen)
     return figure, whole

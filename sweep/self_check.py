@@ -22,6 +22,7 @@ from .runner import run_grid
 from .samples import conversation_workload
 from .scheduler import run_scheduler
 from .steps import StepModel
+from .systems import run_colocated, run_decode_only, run_disaggregated, run_prefill_only
 from .workloads import Workload
 
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "joblib", "rich", "matplotlib")
@@ -107,6 +108,23 @@ def _everybody_finishes() -> str | None:
     return None
 
 
+def _every_system() -> str | None:
+    """Every kind of serving system serves a few hundred requests on two instances of each role."""
+    step = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
+    workload = conversation_workload(300, rate=20.0)
+    for name, result in (
+        ("colocated, prefill_first", run_colocated(workload, step, 2)),
+        ("colocated, chunked", run_colocated(workload, step, 2, "chunked")),
+        ("disaggregated", run_disaggregated(workload, step, step, 2, 2)),
+        ("prefill_only", run_prefill_only(workload, step, 2)),
+        ("decode_only", run_decode_only(workload, step, 2)),
+    ):
+        last = result.first_token_s if name == "prefill_only" else result.finish_s
+        if np.isnan(last).any():
+            return f"{name}: {np.isnan(last).sum()} of 300 requests did not finish"
+    return None
+
+
 def _worked_examples() -> str | None:
     """The examples of docs/scheduler.md."""
     for requests, options, due in WORKED_EXAMPLES:
@@ -152,6 +170,7 @@ WORKED_EXAMPLES: list[tuple[list[tuple[str, int, int, int]], dict[str, Any], dic
 CHECKS: dict[str, Callable[[], str | None]] = {
     "one request on an idle instance takes its prefill and its decode steps": _one_request,
     "every policy and memory finishes 300 requests": _everybody_finishes,
+    "every serving system finishes 300 requests": _every_system,
     "the worked examples come out as documented": _worked_examples,
     "a sweep writes the same bytes with one process and with two": _sweep,
 }

@@ -207,11 +207,16 @@ def test_the_catalog_has_a_line_for_every_name(capsys):
 
 def test_the_catalog_names_what_experiments_accept():
     from servesweep import config
+    from servesweep.scheduler import POLICIES
+    from servesweep.stages import ROUTERS
+    from servesweep.systems import COLOCATED_MEMORIES, DECODE_MEMORIES
 
     found = listed()
     for kind, names in (
-        ("policies", config.POLICIES),
-        ("memories", config.MEMORIES),
+        ("systems", config.SYSTEMS),
+        ("routers", ROUTERS),
+        ("policies", POLICIES),
+        ("memories", {*COLOCATED_MEMORIES, *DECODE_MEMORIES}),
         ("workloads", config.KINDS),
         ("arrivals", config.ARRIVALS),
     ):
@@ -251,4 +256,4 @@ def test_the_doctor_passes_and_says_what_fails(capsys, monkeypatch):
     monkeypatch.setattr(self_check, "WORKED_EXAMPLES", examples)
     text = printed(capsys, "doctor", code=1)
     assert "FAILED  the worked examples come out as documented" in text
-    assert text.splitlines()[-1] == "3 of 4 checks passed"
+    assert text.splitlines()[-1] == "4 of 5 checks passed"
