@@ -7,6 +7,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from . import (
+    command_catalog,
+    command_compare,
+    command_doctor,
+    command_export,
+    command_init,
+    command_plot,
+    command_schema,
+    command_show,
+    command_timeline,
+)
+from .command_options import print_json, say
+
 if TYPE_CHECKING:
     from .plan import Plan
 
@@ -24,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
-        _say(str(interrupt) or "interrupted")
+        say(str(interrupt) or "interrupted")
         if hasattr(interrupt, "run"):
-            _say(_resume(arguments))
+            say(_resume(arguments))
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of stdout has gone, which is no error
         sys.stderr.close()
@@ -38,15 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .grid_run import RunStopped
 
         if isinstance(error, RunStopped):
-            _say(str(error))
-            _say(_resume(arguments))
+            say(str(error))
+            say(_resume(arguments))
             return EXIT_UNEXPECTED
         if isinstance(error, ConfigError):
-            _say(str(error))
+            say(str(error))
             if len(error.problems) > 1:
-                _say(f"{len(error.problems)} errors; nothing was run")
+                say(f"{len(error.problems)} errors; nothing was run")
             return EXIT_USAGE
-        _say(f"unexpected error, {type(error).__name__}: {error} (--debug shows where)")
+        say(f"unexpected error, {type(error).__name__}: {error} (--debug shows where)")
         return EXIT_UNEXPECTED
 
 
@@ -80,7 +93,7 @@ def _run(options: argparse.Namespace) -> int:
     from .runner import run_plan
 
     if not options.quiet:
-        _say(workloads_text(workload_texts(plan)))
+        say(workloads_text(workload_texts(plan)))
     run = run_plan(
         plan,
         workers=options.workers,
@@ -95,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     line = verdict(best, slo_words(run.df))
     warning = rejections(run.df)
     if options.json:
-        _print_json(
+        print_json(
             {
                 "name": experiment.name,
                 "directory": str(run.directory),
@@ -113,11 +126,11 @@ def _run(options: argparse.Namespace) -> int:
             print(f"Warning: {warning}")
     if not options.quiet:
         counts = {name: count for name, count in run.counts.items() if name != "ok"}
-        _say(f"{counts_text(counts)}; {run.wall_s:.1f} s; tables in {run.directory}")
+        say(f"{counts_text(counts)}; {run.wall_s:.1f} s; tables in {run.directory}")
     if run.counts["failed"]:
         reasons = run.failed["error"].value_counts()
         for reason, count in reasons.head(5).items():
-            _say(f"{count:,} failed: {str(reason).partition(chr(10))[0]}")
+            say(f"{count:,} failed: {str(reason).partition(chr(10))[0]}")
         return EXIT_FAILED_CELLS
     return EXIT_OK
 
@@ -131,7 +144,7 @@ def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     workers = choose_workers(plan, plan.feasible, options.workers)
     facts = plan_json(plan, estimate(plan, make_batches(plan, plan.feasible, workers), workers), workers)
     if options.json:
-        _print_json(facts)
+        print_json(facts)
     else:
         print(plan_text(facts))
     return EXIT_OK
@@ -151,7 +164,7 @@ def _print_json(content: dict[str, object]) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """To people: stdout is for data."""
     print(text, file=sys.stderr)
 
@@ -203,6 +216,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="print nothing on stderr but errors")
     run.add_argument("--debug", action="store_true", help="show the traceback of an error")
     run.set_defaults(command=_run)
+    command_show.add(commands)
+    command_plot.add(commands)
+    command_timeline.add(commands)
+    command_export.add(commands)
+    command_compare.add(commands)
+    command_catalog.add(commands)
+    command_schema.add(commands)
+    command_init.add(commands)
+    command_doctor.add(commands)
     return parser
 
 

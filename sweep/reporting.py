@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .config import ROLE_TABLES
-from .keys import column_of
+import numpy as np
+
+from .selection import axes, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .batches import Estimate
     from .plan import Plan
 
+SEEDS = ("seed", "router_seed")  # repetitions, which are averaged
 TARGET = 0.9  # attainment that the best rate must keep
 _ASSUMED = ("mfu", "mbu", "overhead_s", "mem_reserve")
 # What is given, not chosen: configurations that differ in one of these are not compared, each value has its own best.
@@ -51,31 +53,46 @@ _SHOWN = ("attainment", "output_throughput_tps", "ttft_p99_s", "tpot_p99_s", "kv
 
 
 def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
-    """The best configuration of every system, policy and router of the sweep, the best first.
+    """The best configuration of every system, policy and router of the sweep, the best first; see `ranked`.
+
+    Configurations are not compared across workloads, models, SLOs, efficiencies or reserved memory: each of these has
+    its own best.
+    """
+    best: dict[tuple[Any, ...], Best] = {}
+    for one in ranked(df, target):
+        best.setdefault(tuple(one.parameters.get(name) for name in (*_RIVALS, *_SEPARATE)), one)
+    return list(best.values())
+
+
+def ranked(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
+    """Every configuration of a sweep, the best first.
 
     Best is the highest request rate per GPU that keeps `target`: attainment, the mean over seeds, is at least that at
     this rate and at every lower rate of the sweep. Ties go to the higher attainment, then output throughput.
-    Configurations are not compared across workloads, models, SLOs, efficiencies or reserved memory: each of these has
-    its own best.
 
     df  the cells table of a run, as `load` or `Run.df` gives it: `attrs["config"]` tells the axes
     """
     ok = df[df["status"] == "ok"]
-    varied = [name for name in _axes(df) if name not in ("request_rate_rps", "seed", "router_seed")]
-    rivals = [name for name in _RIVALS if name in varied or (name == "policy" and ok["policy"].notna().any())]
-    groups = [*rivals, *(name for name in _SEPARATE if name in varied)]
+    varied = [name for name in axes(df) if name not in ("request_rate_rps", *SEEDS)]
+    groups = [*rivals(ok), *(name for name in _SEPARATE if name in varied)]
     names = list(dict.fromkeys([*groups, *varied]))
-    best: dict[tuple[Any, ...], Best] = {}
-    order: dict[tuple[Any, ...], tuple[float, ...]] = {}
+    found = []
     for key, cells in ok.groupby([*names, "n_gpus"], observed=True, dropna=False, sort=False):
-        parameters = dict(zip(names, (_plain(value) for value in key[:-1]), strict=True))
-        found = _best_rate(parameters, int(key[-1]), cells, target)
-        group = tuple(parameters[name] for name in groups)
-        throughput = found.measures["output_throughput_tps"] / found.n_gpus
-        rank = (found.rate_per_gpu_rps, found.measures["attainment"], throughput)
-        if group not in order or rank > order[group]:
-            best[group], order[group] = found, rank
-    return [best[group] for group in sorted(order, key=lambda group: order[group], reverse=True)]
+        parameters = dict(zip(names, (plain(value) for value in key[:-1]), strict=True))
+        found.append(_best_rate(parameters, int(key[-1]), cells, target))
+    return sorted(found, key=_rank, reverse=True)
+
+
+def rivals(df: pd.DataFrame) -> list[str]:
+    """Those of system, policy and router that the sweep varies, and the policy where there is one."""
+    varied = axes(df)
+    return [name for name in _RIVALS if name in varied or (name == "policy" and df["policy"].notna().any())]
+
+
+def _rank(one: Best) -> tuple[float, ...]:
+    """Sorts the best last; what is missing, such as the attainment of a window without requests, first."""
+    measures = (one.measures["attainment"], one.measures["output_throughput_tps"] / one.n_gpus)
+    return (one.rate_per_gpu_rps, *(float(np.nan_to_num(x, nan=-1.0)) for x in measures))
 
 
 def verdict(best: list[Best], slo: str, target: float = TARGET) -> str:
@@ -101,17 +118,19 @@ def slo_words(df: pd.DataFrame) -> str:
     return " and ".join(parts) or "no SLO set"
 
 
-def print_best(best: list[Best], target: float = TARGET) -> None:
-    """The table of the best configurations, on stdout."""
+def print_best(best: list[Best], target: float = TARGET, title: str | None = None) -> None:
+    """A table of configurations, on stdout; by default those that are the best of something."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     if not best:
         return
-    rivals = " and ".join(name for name in _RIVALS if name in best[0].parameters)
+    if title is None:
+        by = " and ".join(name for name in _RIVALS if name in best[0].parameters)
+        title = f"Best configuration by {by or 'workload'}"
     table = Table(
-        title=f"Best configuration by {rivals or 'workload'} ({target:.0%} attainment)",
+        title=f"{title} ({target:.0%} attainment)",
         box=box.SIMPLE_HEAD,
         title_justify="left",
     )
@@ -239,32 +258,8 @@ def _ratio(first: Best, other: Best) -> str:
     return f"{'at least ' if first.is_top else ''}{first.rate_per_gpu_rps / other.rate_per_gpu_rps:.2g} x {name}"
 
 
-def _axes(df: pd.DataFrame) -> list[str]:
-    """Columns of the axes of the sweep: the lists of its configuration."""
-    tables = {name: table for name, table in df.attrs["config"].items() if isinstance(table, dict)}
-    columns = {
-        column_of(name, key)
-        for name, table in tables.items()
-        for key, value in table.items()
-        if isinstance(value, list) and key != "n_gpus"
-    }
-    # Where a role has a value of its own, the column of all instances is empty and those of the roles tell.
-    own = {key for role in ROLE_TABLES for key in tables.get(role, {}) if key in columns}
-    columns |= {column_of(role, key) for role in ROLE_TABLES for key in own}
-    return [str(name) for name in df.columns if name in columns]
-
-
 def _comparable(one: Best, other: Best) -> bool:
     return all(one.parameters.get(name) == other.parameters.get(name) for name in _SEPARATE)
-
-
-def _plain(value: Any) -> Any:
-    """A pandas value as a plain one, None for missing."""
-    import pandas as pd
-
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
 
 
 def _number(value: float, form: str, unit: str = "") -> str:

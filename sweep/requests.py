@@ -48,23 +48,12 @@ def simulate(
     ValueError for a value that is not allowed, TypeError for one that is not an integer where an integer is due; both
     name it, before anything runs.
     """
-    try:
-        requests = list(requests)
-    except TypeError:
-        raise TypeError(f"requests is a {type(requests).__name__}: must be a list of Request") from None
-    _check(requests, max_running, block_size, num_blocks, token_budget)
+    requests = _listed(requests)
+    lane, served = as_lane(requests, max_running, block_size, num_blocks, token_budget)
     if log is not None and not isinstance(log, list):
         raise TypeError(f"log={log!r}: must be a list, not {type(log).__name__}")
     if not requests:
         return {}
-    served = sorted(requests, key=lambda request: (request.arrival, request.rid))
-    workload = Workload(
-        np.array([int(r.arrival) for r in served], np.float64),
-        np.array([int(r.prompt_len) for r in served], np.int64),
-        np.array([int(r.output_len) for r in served], np.int64),
-    )
-    policy = "mixed" if token_budget is None else "chunked"
-    lane = Lane(workload, ConstantStepTime(1.0), policy, max_running, block_size, num_blocks, token_budget)
     results = run_lanes([lane], step_log=[] if log is None else [0])
     if log is not None:
         log.extend(_with_idle_steps(results.step_logs[0]))
@@ -75,6 +64,36 @@ def simulate(
         )
     }
     return {request.rid: outcome[request.rid] for request in requests}
+
+
+def as_lane(
+    requests: Iterable[Request],
+    max_running: int,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    token_budget: int | None = None,
+) -> tuple[Lane, list[Request]]:
+    """The scheduler of `simulate` with steps of one second, and its requests in the order of its workload.
+
+    Errors are those of `simulate`.
+    """
+    requests = _listed(requests)
+    _check(requests, max_running, block_size, num_blocks, token_budget)
+    served = sorted(requests, key=lambda request: (request.arrival, request.rid))
+    workload = Workload(
+        np.array([int(r.arrival) for r in served], np.float64),
+        np.array([int(r.prompt_len) for r in served], np.int64),
+        np.array([int(r.output_len) for r in served], np.int64),
+    )
+    policy = "mixed" if token_budget is None else "chunked"
+    return Lane(workload, ConstantStepTime(1.0), policy, max_running, block_size, num_blocks, token_budget), served
+
+
+def _listed(requests: Iterable[Request]) -> list[Request]:
+    try:
+        return list(requests)
+    except TypeError:
+        raise TypeError(f"requests is a {type(requests).__name__}: must be a list of Request") from None
 
 
 def _with_idle_steps(columns: dict[str, Any]) -> Iterator[dict[str, int]]:

@@ -64,8 +64,8 @@ class InstanceFacts:
     def of(self, system: int) -> InstanceFacts:
         """The instances of one system, as those of the only one."""
         rows = (self.system == system).nonzero()[0]
-        columns = {name: getattr(self, name)[rows] for name in ("instance", "requests", "lanes", "steps", "busy_s")}
-        return InstanceFacts(system=np.zeros(rows.size, np.int64), role=[self.role[i] for i in rows], **columns)
+        names = ("role", "instance", "requests", "lanes", "steps", "busy_s")
+        return InstanceFacts(np.zeros(rows.size, np.int64), *(getattr(self, name)[rows] for name in names))
 
 
 @dataclass

@@ -360,13 +360,21 @@ def definitions(schema: pa.Schema) -> dict[str, str]:
     return {field.name: field.metadata[b"definition"].decode() for field in schema}
 
 
-def columns_markdown(schema: pa.Schema) -> str:
-    """A Markdown table of the columns: name, type, unit, definition."""
-    rows = ["| column | type | unit | definition |", "|---|---|---|---|"]
+def column_facts(schema: pa.Schema) -> dict[str, dict[str, str]]:
+    """Type, unit and definition of every column."""
+    found = {}
     for name, unit in units(schema).items():
         kind = schema.field(name).type
         text = kind.value_type if pa.types.is_dictionary(kind) else kind
-        rows.append(f"| `{name}` | {text} | {unit} | {definitions(schema)[name]} |")
+        found[name] = {"type": str(text), "unit": unit, "definition": definitions(schema)[name]}
+    return found
+
+
+def columns_markdown(schema: pa.Schema) -> str:
+    """A Markdown table of the columns: name, type, unit, definition."""
+    rows = ["| column | type | unit | definition |", "|---|---|---|---|"]
+    for name, about in column_facts(schema).items():
+        rows.append(f"| `{name}` | {about['type']} | {about['unit']} | {about['definition']} |")
     return "\n".join(rows) + "\n"
 
 

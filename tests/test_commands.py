@@ -195,7 +195,10 @@ def test_an_interrupt_is_exit_code_130(capsys, monkeypatch):
 HEAVY = ("numpy", "pandas", "pyarrow", "joblib", "rich", "matplotlib")
 
 
-@pytest.mark.parametrize("options", [["--version"], ["--help"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--version"], ["--help"], *([name, "--help"] for name in ("run", "show", "export", "compare", "doctor"))],
+)
 def test_help_and_version_import_nothing_heavy(options):
     code = (
         "import sys\nfrom servesweep.commands import main\n"

@@ -1,0 +1,42 @@
+"""Makes the pictures of the documentation: python docs/pictures.py writes docs/images/. They are kept in git."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import servesweep
+from servesweep import plots
+from servesweep.command_plot import save
+from servesweep.self_check import WORKED_EXAMPLES
+from servesweep.timelines import timeline, timeline_of_requests
+
+IMAGES = Path(__file__).parent / "images"
+
+
+def draw_examples(folder: Path) -> None:
+    """The three worked examples of docs/scheduler.md."""
+    for number, (requests, options, _) in enumerate(WORKED_EXAMPLES, 1):
+        found = timeline_of_requests([servesweep.Request(*request) for request in requests], **options)
+        title = ", ".join(f"{name}={value}" for name, value in options.items())
+        save(plots.timeline_figure(found, title), None, folder, f"example-{number}", ["png"])
+
+
+def draw_cell(folder: Path) -> None:
+    """Some seconds of a cell of the quickstart that preempts."""
+    step = servesweep.StepModel(servesweep.model("llama-3.1-8b"), servesweep.chip("h100-sxm"), mem_reserve=0.77)
+    lane = servesweep.Lane(servesweep.conversation_workload(2000, rate=8.0), step, "chunked", 256, 16, token_budget=512)
+    figure = plots.timeline_figure(timeline(lane), begin=29.0, end=32.5, most=32)
+    save(figure, None, folder, "timeline", ["png"])
+
+
+def draw_quickstart(folder: Path) -> None:
+    """Plots of the quickstart."""
+    with TemporaryDirectory() as place:
+        cells = servesweep.run_grid("quickstart", out=place, progress=False).df
+    for kind, name, options in (("curves", "attainment", {}), ("pareto", "pareto", {})):
+        save(*plots.panels(cells, kind, "mem_reserve", **options), folder, f"quickstart-{name}", ["png"])
+
+
+if __name__ == "__main__":
+    draw_examples(IMAGES)
+    draw_cell(IMAGES)
+    draw_quickstart(IMAGES)
