@@ -11,7 +11,7 @@ from parity import assert_identical as assert_identical_lanes
 from parity import lanes_of
 from parity_systems import SystemCase, assert_identical, check_result, check_results, run, systems_of
 from strategies import LaneCase, Traffic, batches, golden
-from strategies_systems import ROUTERS, SYSTEMS, exact_step, system_batches, system_cases
+from strategies_systems import ROUTERS, SYSTEMS, exact_step, holding, system_batches, system_cases
 
 PAGED = [("colocated", "paged"), ("colocated", "unlimited"), ("disaggregated", "paged"), ("decode_only", "paged")]
 
@@ -108,7 +108,8 @@ def exact_crowd(rng: Random, n_traffics: int, systems_each: int) -> list[SystemC
                     "alpha_s": rng.choice([0.0, 1.0]),
                     "bandwidth_bytes_per_s": rng.choice([8.0, 2.0**80]),
                 }
-            cases.append(SystemCase(system, traffic, 1.0, {role: exact_step(rng) for role in roles}, options))
+            steps = {role: holding(rng.choice([20, 60, 300]), exact_step(rng)) for role in roles}
+            cases.append(SystemCase(system, traffic, 1.0, steps, options))
     return cases
 
 
