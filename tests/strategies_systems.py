@@ -124,6 +124,9 @@ def system_cases(
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
     model = st.just(draw(small_models()))
     steps = {role: holding(100, draw(EXACT_STEPS if exact else step_times(model, PPS))) for role in roles}
+    if not exact and len(roles) == 2 and all("seconds" in step for step in steps.values()):
+        # if they were the same, ends of steps would meet arrivals of KV, to rounding
+        steps["decode_step"] = {"seconds": 0.7371 * steps["prefill_step"]["seconds"]}
     if memory == "reserve":  # from less than the largest request needs to room for many
         largest = max(map(sum, zip(requests.prompt_tokens, requests.output_tokens, strict=True)))
         tokens = draw(st.integers(1 + largest // 2, 2 * largest) | st.integers(largest, 6 * largest))
@@ -169,7 +172,9 @@ def links(draw: st.DrawFn, exact: bool) -> dict[str, float]:
 
 
 @st.composite
-def system_batches(draw: st.DrawFn, max_systems: int = 8) -> list[SystemCase]:
-    """Systems of all kinds, several of them sharing their traffic."""
-    pool = draw(st.lists(grid_traffic(), min_size=1, max_size=3))
-    return draw(st.lists(system_cases(traffics=st.sampled_from(pool)), min_size=1, max_size=max_systems))
+def system_batches(draw: st.DrawFn, max_systems: int = 8, **kind: Any) -> list[SystemCase]:
+    """Systems of one kind or of all, several of them sharing their traffic."""
+    if kind.get("exact") is not False:
+        pool = draw(st.lists(grid_traffic(), min_size=1, max_size=3))
+        kind["traffics"] = st.sampled_from(pool)
+    return draw(st.lists(system_cases(**kind), min_size=1, max_size=max_systems))
