@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import servesweep
 from invariants_systems import check_system
 from oracle_instances import Instance, Request, Step
@@ -125,17 +126,20 @@ def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
         expected, instances, _ = answer(case)
         check_times(results.result(i), expected)
         check_system(results.result(i), case)
-        mine = results.instances.system == i
-        rows = {
-            name: getattr(results.instances, name)[mine].tolist() for name in ("role", "instance", "requests", "steps")
-        }
-        assert rows["role"] == [instance.role for instance in instances]
-        assert rows["instance"] == [instance.number for instance in instances]
-        assert rows["requests"] == [instance.requests for instance in instances]
-        assert rows["steps"] == [instance.steps for instance in instances]
-        np.testing.assert_allclose(
-            results.instances.busy_s[mine], [instance.busy_s for instance in instances], rtol=1e-9
-        )
+        facts = facts_of(results, i)
+        assert facts["role"] == [instance.role for instance in instances]
+        assert facts["instance"] == [instance.number for instance in instances]
+        assert facts["lanes"] == [len(instance.units) for instance in instances]
+        assert facts["requests"] == [instance.requests for instance in instances]
+        assert facts["steps"] == [instance.steps for instance in instances]
+        assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=0)
+
+
+def facts_of(results: LaneResults, system: int) -> dict[str, list[Any]]:
+    """What is known of the instances of a system."""
+    places = [k for k, owner in enumerate(results.instances.system) if owner == system]
+    names = ("role", "instance", "lanes", "requests", "steps", "busy_s")
+    return {name: [getattr(results.instances, name)[k] for k in places] for name in names}
 
 
 def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
@@ -144,10 +148,7 @@ def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
     assert n == b.n_requests[j]
     for name in ROWS:
         np.testing.assert_array_equal(getattr(a, name)[i, :n], getattr(b, name)[j, :n], err_msg=name, strict=True)
-    one, other = a.instances.system == i, b.instances.system == j
-    for name in ("role", "instance", "requests", "steps", "busy_s"):
-        left, right = getattr(a.instances, name)[one], getattr(b.instances, name)[other]
-        np.testing.assert_array_equal(left, right, err_msg=name)
+    assert facts_of(a, i) == facts_of(b, j)
 
 
 def seconds(values: Sequence[float | None]) -> list[float]:

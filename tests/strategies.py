@@ -142,9 +142,9 @@ def step_cases(draw: st.DrawFn, paged: bool | None = None, chunked: bool | None 
 
 
 @st.composite
-def traffic(draw: st.DrawFn) -> Traffic:
+def traffic(draw: st.DrawFn, sizes: st.SearchStrategy[tuple[int, list[int], list[int]]] | None = None) -> Traffic:
     """Random times: none meets the end of a step, some equal each other, some are out of order."""
-    n, prompts, outputs = draw(shapes())
+    n, prompts, outputs = draw(shapes() if sizes is None else sizes)
     rng = Random(draw(st.integers(0, 2**32)))
     tied = draw(st.sampled_from([0.0, 0.4, 1.0]))
     clock, arrivals = draw(st.sampled_from([0.0, rng.random()])), []

@@ -13,7 +13,6 @@ from strategies import (
     SLOTS,
     Traffic,
     blocks_needed,
-    shapes,
     small_models,
     step_times,
     traffic,
@@ -54,20 +53,39 @@ def exact_step(rng: Random) -> dict[str, Any]:
             "alpha_s": rng.choice([0.25, 2.0**-5]),
             "bandwidth_bytes_per_s": rng.choice([8.0, 64.0, 2.0**12]),
         }
-    kv_tokens = rng.choice([rng.randint(4, 40), rng.randint(20, 300)])
-    size = StepTimes(step)
-    step["chip"]["mem_cap"] = (size.n_params * 2.0 + kv_tokens * size.kv * tp) / (tp * pp)
-    assert StepTimes(step).kv_capacity == kv_tokens
     return step
+
+
+def holding(tokens: int, step: dict[str, Any]) -> dict[str, Any]:
+    """The step on a chip whose memory holds the KV of so many tokens."""
+    if "seconds" in step:
+        return step
+    size = StepTimes(step)
+    kv_bytes = (tokens + 0.5) * size.kv * max(1, step["tp"] / step["model"]["n_kv_heads"])
+    gpus = step["tp"] * step["pp"] * (1 - step["mem_reserve"])
+    chip = {**step["chip"], "mem_cap": (size.n_params * step["weight_bytes"] + kv_bytes) / gpus}
+    held = {**step, "chip": chip}
+    assert StepTimes(held).kv_capacity == tokens
+    return held
 
 
 EXACT_STEPS = st.randoms(use_true_random=False).map(exact_step)
 
 
 @st.composite
+def system_shapes(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
+    """Prompts and outputs: enough of them to fill several instances, and outputs of one token among the others."""
+    n = draw(st.integers(1, 8) | st.integers(15, 30))
+    prompt, output = draw(st.sampled_from([(1, 1), (3, 3), (6, 20), (20, 6), (40, 40)]))
+    prompts = draw(st.lists(st.integers(1, prompt), min_size=n, max_size=n))
+    lengths = st.integers(1, output) if draw(st.booleans()) else st.sampled_from([1, 1, 2, output])
+    return n, prompts, draw(st.lists(lengths, min_size=n, max_size=n))
+
+
+@st.composite
 def grid_traffic(draw: st.DrawFn) -> Traffic:
     """Arrivals on a coarse grid, often tied, often out of order."""
-    n, prompts, outputs = draw(shapes())
+    n, prompts, outputs = draw(system_shapes())
     slots, width = draw(st.sampled_from([0, 3, 20, 60])), draw(st.sampled_from([0.25, 0.5, 1.0, 1.0]))
     arrivals = draw(st.lists(st.integers(0, slots), min_size=n, max_size=n))
     if draw(st.booleans()):
@@ -98,16 +116,24 @@ def system_cases(
 ) -> SystemCase:
     """`traffics`, if given, are on a grid: exact clocks may go with them or not."""
     exact = draw(st.booleans()) if exact is None else exact
-    requests = draw(traffics if traffics is not None else grid_traffic() if exact else traffic())
+    requests = draw(traffics if traffics is not None else grid_traffic() if exact else traffic(system_shapes()))
     system = draw(st.sampled_from(SYSTEMS)) if system is None else system
     if memory is None:
         memories = {"colocated": ["reserve", "paged", "unlimited"], "prefill_only": ["reserve"]}
         memory = draw(st.sampled_from(memories.get(system, ["reserve", "paged"])))
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
     model = st.just(draw(small_models()))
-    steps = {role: draw(EXACT_STEPS if exact else step_times(model, PPS)) for role in roles}
+    steps = {role: holding(100, draw(EXACT_STEPS if exact else step_times(model, PPS))) for role in roles}
+    if not exact and len(roles) == 2 and all("seconds" in step for step in steps.values()):
+        # if they were the same, ends of steps would meet arrivals of KV, to rounding
+        steps["decode_step"] = {"seconds": 0.7371 * steps["prefill_step"]["seconds"]}
+    if memory == "reserve":  # from less than the largest request needs to room for many
+        largest = max(map(sum, zip(requests.prompt_tokens, requests.output_tokens, strict=True)))
+        tokens = draw(st.integers(1 + largest // 2, 2 * largest) | st.integers(largest, 6 * largest))
+        role = roles[-1]
+        steps[role] = holding(tokens * (1 if system == "colocated" else steps[role].get("pp", 1)), steps[role])
     counts = ("n_prefill", "n_decode") if system == "disaggregated" else ("n_instances",)
-    options: dict[str, Any] = {name: draw(st.integers(1, 5)) for name in counts}
+    options: dict[str, Any] = {name: draw(st.sampled_from([1, 1, 1, 2, 2, 3, 5])) for name in counts}
     options["router"] = draw(st.sampled_from(ROUTERS)) if router is None else router
     if options["router"] in ("random", "power_of_two"):
         options["router_seed"] = draw(st.integers(0, 3))
@@ -146,7 +172,9 @@ def links(draw: st.DrawFn, exact: bool) -> dict[str, float]:
 
 
 @st.composite
-def system_batches(draw: st.DrawFn, max_systems: int = 8) -> list[SystemCase]:
-    """Systems of all kinds, several of them sharing their traffic."""
-    pool = draw(st.lists(grid_traffic(), min_size=1, max_size=3))
-    return draw(st.lists(system_cases(traffics=st.sampled_from(pool)), min_size=1, max_size=max_systems))
+def system_batches(draw: st.DrawFn, max_systems: int = 8, **kind: Any) -> list[SystemCase]:
+    """Systems of one kind or of all, several of them sharing their traffic."""
+    if kind.get("exact") is not False:
+        pool = draw(st.lists(grid_traffic(), min_size=1, max_size=3))
+        kind["traffics"] = st.sampled_from(pool)
+    return draw(st.lists(system_cases(**kind), min_size=1, max_size=max_systems))

@@ -12,6 +12,7 @@ from oracle_steps import StepTimes
 from parity_systems import SystemCase, oracle_result, run
 from servesweep import Result
 from strategies import Traffic, golden
+from strategies_systems import holding
 
 LLAMA: dict[str, Any] = golden("serving/step-times")["rows"][0]["step"]
 STEP = StepTimes(LLAMA)
@@ -26,17 +27,6 @@ def solve(request: pytest.FixtureRequest) -> Solve:
         return result
 
     return checked
-
-
-def holding(tokens: int, **more: Any) -> dict[str, Any]:
-    """LLAMA on a chip whose memory holds the KV of so many tokens."""
-    step = {**LLAMA, **more}
-    size = StepTimes(step)
-    needed = size.n_params * step["weight_bytes"] + (tokens + 0.5) * size.kv
-    memory = needed / (step["tp"] * step["pp"] * (1 - step["mem_reserve"]))
-    step["chip"] = {**step["chip"], "mem_cap": memory}
-    assert StepTimes(step).kv_capacity == tokens
-    return step
 
 
 def poisson(n: int, rate: float, prompt: int, output: int, seed: int) -> Traffic:
@@ -204,7 +194,7 @@ def test_capacity_of_a_decode_instance(solve: Solve, pp: int) -> None:
     Memory-bound steps are affine in the context, whose mean over the life of a request is prompt + output / 2.
     """
     prompt, output, k = 1_000, 101, 12
-    step = holding(pp * (k * (prompt + output) + 17), pp=pp)
+    step = holding(pp * (k * (prompt + output) + 17), {**LLAMA, "pp": pp})
     n = pp * k * 20
     result = solve(SystemCase("decode_only", at_once(n, prompt, output), 1.0, {"step": step}, {}))
     cycle = (output - 1) * STEP.decode(k, k * (prompt + output // 2) + k // 2)
@@ -218,7 +208,7 @@ def test_capacity_of_a_decode_instance(solve: Solve, pp: int) -> None:
 def test_capacity_of_a_colocated_instance(solve: Solve, batch: int) -> None:
     """The memory holds one request. A batch is prefilled when the lane is empty, then its requests decode in turn."""
     prompt, output, n = 800, 60, 41
-    step = holding(prompt + output + 100)
+    step = holding(prompt + output + 100, LLAMA)
     case = SystemCase("colocated", at_once(n, prompt, output), 1.0, {"step": step}, {"max_tokens": batch * prompt})
     result = solve(case)
     turn = decodes(prompt, output)
@@ -256,7 +246,7 @@ def test_reserved_memory_is_never_exceeded(solve: Solve) -> None:
     rng.shuffle(lengths)
     prompts, outputs = (list(column) for column in zip(*lengths, strict=True))
     traffic = Traffic(poisson(n, 5.0, 1, 1, seed=11).arrival_s, prompts, outputs)
-    result = solve(SystemCase("decode_only", traffic, 1.0, {"step": holding(capacity)}, {}))
+    result = solve(SystemCase("decode_only", traffic, 1.0, {"step": holding(capacity, LLAMA)}, {}))
     events = []
     for i in range(n):
         size = prompts[i] + outputs[i]
