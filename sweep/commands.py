@@ -164,11 +164,6 @@ def _print_json(content: dict[str, object]) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def say(text: str) -> None:
-    """To people: stdout is for data."""
-    print(text, file=sys.stderr)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="servesweep", description="Simulate LLM serving, thousands of configurations at once."
