@@ -36,6 +36,7 @@ from .steptime import StepCoefficients
 
 _FEW_SLOTS = 16
 _WORTHWHILE = 8  # go round once more for an eighth of the lanes
+_AT_A_TIME = 2**15  # requests whose sums are taken together
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 
@@ -274,19 +275,30 @@ class Engine:
         """Sums that only the requests decide: prompt tokens, tokens emitted, and blocks held by requests in the steps
         that emit their tokens: ceil(t / block_size) with t tokens before, t = prompt ... prompt + output - 1. A
         preempted request emits each token once all the same, from as many tokens. [3, n]"""
-        p, s, t = self.params, self.state, self.traffic
+        p, s = self.params, self.state
         queues, which = np.unique(
             np.stack([p.row[lanes], p.block_size[lanes], s.known[lanes]]), axis=1, return_inverse=True
         )
-        queue, place, _ = spread(queues[0], queues[2])
-        prompt, total, size = t.prompt[place], t.total[place], queues[1][queue]
-        count = queues.shape[1]
+        sums = np.zeros((3, queues.shape[1]))
+        # Some requests at a time: what is computed of them is larger than what is kept.
+        part = np.cumsum(queues[2]) // _AT_A_TIME
+        for number in range(int(part.max(initial=0)) + 1):
+            chosen = (part == number).nonzero()[0]
+            sums[:, chosen] = self._sums(*queues[:, chosen])
+        per_lane: Floats = sums[:, which.ravel()]
+        return per_lane
+
+    def _sums(self, row: Ints, block_size: Ints, known: Ints) -> Floats:
+        """The same of queues of `known` requests from `row` on. [3, n]"""
+        t, count = self.traffic, row.size
+        queue, place, _ = spread(row, known)
+        prompt, total, size = t.prompt[place], t.total[place], block_size[queue]
         tokens = np.bincount(queue, prompt * self.rules.prefills, count)
         sent = total - prompt - (not self.rules.prefills) if self.rules.decodes else np.ones(queue.size)
         emitted = np.bincount(queue, sent, count)
         held = _ceil_sum(total - 1, size) - _ceil_sum(prompt - self.rules.prefills, size)
         blocks = np.bincount(queue, held * self.paged, count)
-        sums: Floats = np.array([tokens, emitted, blocks], np.float64)[:, which.ravel()]
+        sums: Floats = np.array([tokens, emitted, blocks], np.float64)
         return sums
 
     def _check_progress(self) -> None:

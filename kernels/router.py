@@ -47,12 +47,12 @@ class Router:
         groups: Groups,
         arrival: Floats,
         prompt: Floats,
-        output: Floats,
+        total: Floats,
         drawn: npt.NDArray[np.int32],
         width: int,
     ) -> None:
         self.groups = groups
-        self.arrival, self.prompt, self.output = arrival, prompt, output
+        self.arrival, self.prompt, self.total = arrival, prompt, total
         self.drawn = drawn  # [*, 2] instances drawn for a request: both of POWER_OF_TWO, the first of DRAWN
         lanes = int(groups.lanes.max(initial=-1)) + 1
         self._width = width
@@ -142,7 +142,7 @@ class Router:
         known = s.known[lanes]
         if int(known.max()) + 3 >= self._width:
             self._widen(engine)
-        prompt, total = self.prompt[place], self.prompt[place] + self.output[place]
+        prompt, total = self.prompt[place], self.total[place]
         at = p.row[lanes] + known
         t.arrival[at] = arrival
         t.prompt[at], t.total[at] = prompt, total
@@ -163,8 +163,8 @@ class Router:
         s.outstanding_tokens[lanes] += total
 
     def _widen(self, engine: Engine) -> None:
-        """Give every lane room for twice as many requests."""
-        old, new = self._width, 2 * self._width
+        """Give every lane room for a quarter more requests."""
+        old, new = self._width, self._width + max(self._width // 4, 32)
         for name in (*(field.name for field in fields(engine.traffic)), "cell"):
             owner = self if name == "cell" else engine.traffic
             before = getattr(owner, name)

@@ -308,7 +308,7 @@ def _second_stage(
 ) -> InstanceFacts:
     """Send what was prefilled over the link to the decode instances of the systems `chosen`."""
     for name in ("finish_s", "kv_ready_s", "preemptions", "itl_max_s"):
-        if getattr(results, name) is not None:
+        if getattr(results, name) is not None and not getattr(results, name).flags.writeable:
             setattr(results, name, getattr(results, name).copy())
     stages = []
     for i in chosen.tolist():
@@ -323,7 +323,11 @@ def _second_stage(
             order = order[~one[order]]
         positions = queue.positions[order]
         results.kv_ready_s[i, positions] = ready[order]
-        decode = Queue(ready[order], queue.prompt_tokens[order], queue.output_tokens[order], positions, first[order])
+        # A queue for each system: lengths and places are below 2**31, and half as large.
+        prompt, output, place = (
+            values[order].astype(np.int32) for values in (queue.prompt_tokens, queue.output_tokens, queue.positions)
+        )
+        decode = Queue(ready[order], prompt, output, place, first[order])
         stages.append(system.stage("decode", decode))
     logged = [at for at, i in enumerate(chosen.tolist()) if i in step_log]
     ran = run_stages(stages, logged, gaps=gaps)

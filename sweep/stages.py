@@ -31,6 +31,7 @@ _RULE = {"least_loaded": LEAST_LOADED, "least_outstanding": LEAST_OUTSTANDING, "
 _WIDTH = 32  # requests that a routed lane has room for at first
 
 Ints = npt.NDArray[np.int64]
+AnyInts = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
 
@@ -39,9 +40,9 @@ class Queue:
     """Requests in order of service: by arrival, then position. All [n]."""
 
     arrival_s: Floats  # before Stage.rate
-    prompt_tokens: Ints
-    output_tokens: Ints
-    positions: Ints  # in the workload
+    prompt_tokens: AnyInts
+    output_tokens: AnyInts
+    positions: AnyInts  # in the workload
     first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
 
     def __len__(self) -> int:
@@ -203,8 +204,8 @@ class Batch:
         """The engine of all lanes, before its first step."""
         per_lane = [self.stages[i] for i in self.stage_of_lane]
         lanes = len(per_lane)
-        arrival, prompt, output = self._requests()
-        longest = np.maximum((prompt + output).max(axis=1, initial=1), 1).astype(np.int64)
+        arrival, prompt, total = self._requests()
+        longest = np.maximum(total.max(axis=1, initial=1), 1).astype(np.int64)
         owner = self.queue_of[self.stage_of_lane] if self.routed else self.queue_of  # queue of each lane
         # A block that holds the longest request is as good as any larger one, and the engine's rows are as wide as one.
         size = np.minimum(longest[owner], [min(stage.block_size or 1, MOST) for stage in per_lane])
@@ -234,7 +235,7 @@ class Batch:
         )
         block_sizes = sorted(set(size.tolist())) or [1]
         if self.routed:
-            router = self._router(arrival, prompt, output)
+            router = self._router(arrival, prompt, total)
             width = min(_WIDTH, self.width + 4)
             params.row = params.block_row = np.arange(lanes) * width
             params.rate = np.ones(lanes)
@@ -252,7 +253,7 @@ class Batch:
             )
         pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
         params.block_row = pair_of_lane.ravel() * (self.width + 3)
-        traffic = self._traffic(arrival, prompt, output, pairs)
+        traffic = self._traffic(arrival, prompt, total, pairs)
         outcome = new_outcome(lanes * self.width, gaps=gaps)
         self._first_tokens(outcome, owner, params.rate)
         return Engine(traffic, params, outcome, block_sizes, self.rules, gaps=gaps, log=log)
@@ -268,29 +269,28 @@ class Batch:
             row[: len(queue)] = first
 
     def _requests(self) -> tuple[Floats, Floats, Floats]:
-        """Requests of every queue, rows of one width: two places more than requests, arrivals three. [Q, *]"""
+        """Arrival, prompt and prompt + output of the requests of every queue, three places more. [Q, width + 3]"""
         arrival = np.full((len(self.queues), self.width + 3), np.inf)
-        prompt, output = np.zeros((2, len(self.queues), self.width + 2))
+        prompt, total = np.zeros(arrival.shape), np.zeros(arrival.shape)
         for row, queue in enumerate(self.queues):
             arrival[row, : len(queue)] = queue.arrival_s
             prompt[row, : len(queue)] = queue.prompt_tokens
-            output[row, : len(queue)] = queue.output_tokens
-        return arrival, prompt, output
+            np.add(queue.prompt_tokens, queue.output_tokens, out=total[row, : len(queue)])
+        return arrival, prompt, total
 
-    def _traffic(self, arrival: Floats, prompt: Floats, output: Floats, pairs: Ints) -> Traffic:
+    def _traffic(self, arrival: Floats, prompt: Floats, total: Floats, pairs: Ints) -> Traffic:
         """Requests of independent lanes; `pairs` [2, *] are the queues and block sizes that occur together."""
-        last = np.zeros((len(self.queues), 1))
-        nothing = np.zeros(0)
-        rules = self.rules
-        held = prompt if rules.prefills else prompt + 1
+        nothing, rules = np.zeros(0), self.rules
+        prompts, totals = prompt[:, :-1], total[:, :-1]
+        held = prompts if rules.prefills else prompts + 1
         return Traffic(
             arrival.ravel(),
-            np.hstack([prompt, last]).ravel(),
-            np.hstack([prompt + output, last]).ravel(),
-            prefix_sums(prompt).ravel() if rules.prefills else nothing,
-            prefix_sums(pairs_of(prompt)).ravel() if rules.prefills else nothing,
+            prompt.ravel(),
+            total.ravel(),
+            prefix_sums(prompts).ravel() if rules.prefills else nothing,
+            prefix_sums(pairs_of(prompts)).ravel() if rules.prefills else nothing,
             nothing if rules.reserve else prefix_sums(np.ceil(held[pairs[0]] / pairs[1][:, None])).ravel(),
-            prefix_sums(prompt + output).ravel() if rules.reserve else nothing,
+            prefix_sums(totals).ravel() if rules.reserve else nothing,
         )
 
     def _unrouted(self, lanes: int, width: int) -> Traffic:
@@ -310,7 +310,7 @@ class Batch:
             zeros(rules.reserve),
         )
 
-    def _router(self, arrival: Floats, prompt: Floats, output: Floats) -> Router:
+    def _router(self, arrival: Floats, prompt: Floats, total: Floats) -> Router:
         stages = self.stages
         instances = max(stage.instances for stage in stages)
         lanes = np.full((len(stages), instances, max(stage.lanes for stage in stages)), -1, np.int64)
@@ -339,10 +339,8 @@ class Batch:
             out=np.arange(len(stages)) * self.width,
             rate=np.array([stage.rate for stage in stages]),
         )
-        last = np.zeros((len(self.queues), 1))
-        prompts, outputs = (np.hstack([values, last]).ravel() for values in (prompt, output))
         width = min(_WIDTH, self.width + 4)
-        return Router(groups, arrival.ravel(), prompts, outputs, np.concatenate(drawn), width)
+        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), width)
 
     def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
         """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
@@ -376,8 +374,9 @@ class Batch:
         results.lane_requests[lanes] = np.bincount(served[there], minlength=lanes.size)
         begins = np.cumsum(self.counts) - self.counts
         per_instance = np.array([stage.lanes for stage in self.stages], np.int64)
-        instance = (served - begins[:, None]) // per_instance[:, None]
-        results.instance[chosen, : self.width] = np.where(there, instance, 0)
+        served -= begins[:, None].astype(np.int32)
+        served //= per_instance[:, None].astype(np.int32)
+        results.instance[chosen, : self.width] = np.where(there, served, 0)
 
     def _gather(self, values: dict[str, npt.NDArray[Any]], chosen: Ints, results: StageResults) -> None:
         """Put the requests of each instance back to their places in the stage's queue, for each distinct queue."""
