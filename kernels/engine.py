@@ -231,21 +231,22 @@ class Engine:
     def _wake(self) -> bool:
         """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
         s = self.state
-        idle = (s.running == 0).nonzero()[0]
-        if not idle.size:
+        idle = s.running == 0
+        if not np.count_nonzero(idle):
             return s.running.size == 0
-        arrival = s.head_arrival[idle]
-        done = arrival == np.inf
-        asleep = (arrival > s.now[idle]) & ~done
-        lanes = idle[asleep]
-        s.idle_s[lanes] += arrival[asleep] - s.now[lanes]
-        s.now[lanes] = arrival[asleep]
+        arrival = s.head_arrival
+        done = idle & (arrival == np.inf)
+        asleep = idle & (arrival > s.now) & ~done
+        now = np.where(asleep, arrival, s.now)
+        s.idle_s += now - s.now
+        s.now = now
         if self.reserve:
-            s.woken[idle] = asleep | (s.resting[idle] & ~done)
-            s.resting[idle] &= done
-        retiring = idle[done] if self.router is None else self.router.done(self, idle[done])
-        if retiring.size and 2 * retiring.size >= s.running.size:
-            self._retire(retiring)
+            s.woken = asleep | (idle & s.resting & ~done)
+            s.resting &= ~s.woken
+        retiring = done if self.router is None else self.router.done(self, done)
+        count = np.count_nonzero(retiring)
+        if count and 2 * count >= s.running.size:
+            self._retire(retiring.nonzero()[0])
         return self.state.running.size == 0
 
     def _retire(self, lanes: Ints) -> None:

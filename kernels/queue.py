@@ -25,7 +25,7 @@ def set_head(engine: Engine) -> None:
     if engine.rules.prefills:
         s.prompts_at_head = t.prompts_before[place]
         s.pairs_at_head = t.pairs_before[place]
-    if engine.reserve:
+    if engine.reserve and engine.rules.decodes:
         s.head_total = t.total[place]
     if engine.paged:
         place = p.block_row + s.head

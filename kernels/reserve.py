@@ -116,12 +116,16 @@ def _arrived(engine: Engine, lanes: Ints) -> Ints:
     """Requests that wait in lanes of decode instances, one where the lane was woken. [n]"""
     p, s, t = engine.params, engine.state, engine.traffic
     begin, rate, now = p.row[lanes] + s.head[lanes], p.rate[lanes], s.now[lanes]
-    most = np.where(s.woken[lanes], 1, s.known[lanes] - s.head[lanes])
-    return largest(
-        np.ones(lanes.size, np.int64),
-        most + 1,
-        lambda rows, number: t.arrival[begin[rows] + number - 1] / rate[rows] <= now[rows],
-    )
+    count = np.ones(lanes.size, np.int64)
+    several = (~s.woken[lanes] & (t.arrival[begin + 1] / rate <= now)).nonzero()[0]
+    if several.size:
+        begin, rate, now, lanes = begin[several], rate[several], now[several], lanes[several]
+        count[several] = largest(
+            count[several],
+            s.known[lanes] - s.head[lanes] + 1,
+            lambda rows, number: t.arrival[begin[rows] + number - 1] / rate[rows] <= now[rows],
+        )
+    return count
 
 
 def _count_fitting(engine: Engine, lanes: Ints) -> Ints:
@@ -152,36 +156,37 @@ def _count_fitting(engine: Engine, lanes: Ints) -> Ints:
 def _admit_to_lane(engine: Engine, lanes: Ints, first: Ints, count: Ints) -> None:
     """The requests first, first + 1, ... of each lane start to decode; those of one token are done. All [n]."""
     p, s, t = engine.params, engine.state, engine.traffic
-    row, request, _ = spread(first, count)
+    row, request, order = spread(first, count)
+    if not row.size:
+        return
     lane = lanes[row]
     place = p.row[lane] + request
     prompt, total = t.prompt[place], t.total[place]
     cells = engine.cells(lane, request)
     if not engine.rules.prefills:
         engine.outcome.admitted_s[cells] = s.now[lane]
-    kept = total - prompt > 1
-    if not kept.all():
-        done = (~kept).nonzero()[0]
-        engine.outcome.finish_s[cells[done]] = engine.outcome.first_token_s[cells[done]]
+    one = (total - prompt == 1).nonzero()[0]
+    if one.size:
+        done = lane[one]
+        engine.outcome.finish_s[cells[one]] = engine.outcome.first_token_s[cells[one]]
         if engine.gaps:
-            engine.outcome.gap_s[cells[done]] = 0
-        s.outstanding_tokens -= np.bincount(lane[done], total[done], s.now.size)
+            engine.outcome.gap_s[cells[one]] = 0
+        if engine.router is not None:
+            s.outstanding_tokens -= np.bincount(done, total[one], s.now.size)
         if engine.rules.prefills:
-            s.running -= np.bincount(lane[done], minlength=s.now.size)
-        rest = kept.nonzero()[0]
-        lane, request, prompt, total = lane[rest], request[rest], prompt[rest], total[rest]
-    if not lane.size:
-        return
-    # Places behind the decoding ones: rows of a lane lie together.
-    begins = np.concatenate([[True], lane[1:] != lane[:-1]])
-    at = np.arange(lane.size)
-    place = at - np.maximum.accumulate(np.where(begins, at, 0))
-    start_decoding(engine, lane, request, prompt, place, emits=False)
+            s.running -= np.bincount(done, minlength=s.now.size)
+        kept = (total - prompt > 1).nonzero()[0]
+        if not kept.size:
+            return
+        lane, request, prompt, total = lane[kept], request[kept], prompt[kept], total[kept]
+        # Places behind the decoding ones: rows of a lane lie together.
+        at = np.arange(lane.size)
+        order = at - np.maximum.accumulate(np.where(np.diff(lane, prepend=-1) != 0, at, 0))
+    start_decoding(engine, lane, request, prompt, order, emits=False)
     number = np.bincount(lane, minlength=s.now.size).astype(np.float64)
-    tokens = np.bincount(lane, total, s.now.size)
     s.decoding += number
-    s.context += np.bincount(lane, prompt, s.now.size) + number
-    s.reserved += tokens
+    s.context += np.bincount(lane, prompt + 1, s.now.size)
+    s.reserved += np.bincount(lane, total, s.now.size)
     if not engine.rules.prefills:
         s.running += number
 

@@ -89,13 +89,11 @@ class Router:
         first = np.where(g.n > 0, self.arrival[g.row] / g.rate, np.inf)
         engine.state.horizon = first[self._group_of]
 
-    def done(self, engine: Engine, idle: Ints) -> Ints:
-        """All lanes of groups whose every lane is among the `idle`, and whose requests have all been routed."""
-        g, s = self.groups, engine.state
-        busy = np.ones(s.now.size)
-        busy[idle] = 0
-        over = (np.bincount(self._group_of, busy, g.n.size) == 0) & (g.next == g.n)
-        lanes: Ints = over[self._group_of].nonzero()[0]
+    def done(self, engine: Engine, idle: Bools) -> Bools:
+        """All lanes of groups whose every lane is among the `idle`, and whose requests have all been routed. [L]"""
+        g = self.groups
+        over = (np.bincount(self._group_of, ~idle, g.n.size) == 0) & (g.next == g.n)
+        lanes: Bools = over[self._group_of]
         return lanes
 
     def compact(self, keep: Bools) -> None:
