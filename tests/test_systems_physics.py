@@ -1,7 +1,7 @@
 """What queueing theory, the roofline and a pencil say about serving systems. The oracle and the package both comply."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -9,22 +9,34 @@ import numpy as np
 import pytest
 from invariants_systems import check_system
 from oracle_steps import StepTimes
-from parity_systems import SystemCase, oracle_result, run
-from servesweep import Result
+from parity_systems import SystemCase, oracle_result, systems_of
+from servesweep import Result, run_systems
 from strategies import Traffic, golden
 from strategies_systems import holding
 
 LLAMA: dict[str, Any] = golden("serving/step-times")["rows"][0]["step"]
 STEP = StepTimes(LLAMA)
-Solve = Callable[[SystemCase], Result]
+Solve = Callable[..., Any]
 
 
-@pytest.fixture(params=[oracle_result, run], ids=["oracle", "package"])
+def oracle_results(cases: Sequence[SystemCase]) -> list[Result]:
+    return [oracle_result(case) for case in cases]
+
+
+def package_results(cases: Sequence[SystemCase]) -> list[Result]:
+    results = run_systems(systems_of(cases))
+    return [results.result(i) for i in range(len(cases))]
+
+
+@pytest.fixture(params=[oracle_results, package_results], ids=["oracle", "package"])
 def solve(request: pytest.FixtureRequest) -> Solve:
-    def checked(case: SystemCase) -> Result:
-        result: Result = request.param(case)
-        check_system(result, case)
-        return result
+    """The result of one case, or those of several."""
+
+    def checked(*cases: SystemCase) -> Any:
+        results = request.param(cases)
+        for case, result in zip(cases, results, strict=True):
+            check_system(result, case)
+        return results[0] if len(cases) == 1 else results
 
     return checked
 
@@ -99,55 +111,57 @@ def test_a_single_request_in_one_stage_alone(solve: Solve) -> None:
 # Queues
 
 
-def mean_and_error(values: Any, batches: int = 50) -> tuple[float, float]:
-    """The mean of a correlated series, and its standard error from the means of batches."""
-    means = [part.mean() for part in np.array_split(np.asarray(values), batches)]
-    return float(np.mean(means)), float(np.std(means, ddof=1) / math.sqrt(batches))
+def check_md1(waits: Sequence[Any], service: float, rho: float) -> None:
+    """Pollaczek-Khinchine for deterministic service: the mean wait is rho s / (2 (1 - rho)).
 
-
-def check_md1(waits: Any, service: float, rho: float) -> None:
-    """Pollaczek-Khinchine for deterministic service: the mean wait is rho s / (2 (1 - rho))."""
-    mean, error = mean_and_error(waits)
+    `waits` are of independent runs, so that the standard error of the mean is that of their means.
+    """
+    means = [float(np.mean(part[len(part) // 10 :])) for part in waits]  # the queue was empty at first
     expected = rho * service / (2 * (1 - rho))
-    assert abs(mean - expected) < 3 * error, (mean, error, expected)
-    assert error < 0.1 * expected, "the interval says something"
+    error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    assert abs(np.mean(means) - expected) < 3 * error, (means, error, expected)
+    assert error < 0.05 * expected, "the interval says something"
 
 
 @pytest.mark.parametrize("rho", [0.4, 0.8])
 @pytest.mark.parametrize(("system", "pp"), [("prefill_only", 1), ("prefill_only", 4), ("colocated", 1)])
 def test_md1_waiting_time(solve: Solve, system: str, pp: int, rho: float) -> None:
     """One-token outputs, one request a batch. A pipeline of pp stages takes the next batch after D / pp."""
-    prompt, n = 500, 20_000
-    duration = STEP.prefill([prompt])
+    duration = STEP.prefill([500])
     service = duration / pp
-    step = {**LLAMA, "pp": pp}
-    traffic = poisson(n, rho / service, prompt, 1, seed=5)
-    result = solve(SystemCase(system, traffic, 1.0, {"step": step}, {"max_tokens": 1}))
-    check_md1(result.ttft_s - duration, service, rho)
-    waits = np.sort(result.first_token_s)
-    assert np.diff(waits).min() >= service * (1 - 1e-6), "no batch starts before the last one makes room"
+    traffics = [poisson(1_000, rho / service, 500, 1, seed) for seed in range(40)]
+    results = solve(*(SystemCase(system, t, 1.0, {"step": {**LLAMA, "pp": pp}}, {"max_tokens": 1}) for t in traffics))
+    check_md1([result.ttft_s - duration for result in results], service, rho)
+    for result in results:
+        firsts = np.sort(result.first_token_s)
+        assert np.diff(firsts).min() >= service * (1 - 1e-6), "no batch starts before the last one makes room"
 
 
 def test_random_routing_gives_independent_queues(solve: Solve) -> None:
     """A Poisson stream split by draws is n Poisson streams."""
-    prompt, n, rho = 500, 20_000, 0.6
-    service = STEP.prefill([prompt])
-    traffic = poisson(n, 3 * rho / service, prompt, 1, seed=6)
-    options = {"max_tokens": 1, "n_instances": 3, "router": "random", "router_seed": 2}
-    result = solve(SystemCase("prefill_only", traffic, 1.0, {"step": LLAMA}, options))
-    check_md1(result.ttft_s - service, service, rho)
+    rho, service = 0.6, STEP.prefill([500])
+    traffics = [poisson(1_000, 3 * rho / service, 500, 1, seed) for seed in range(40)]
+    options = {"max_tokens": 1, "n_instances": 3, "router": "random"}
+    results = solve(
+        *(
+            SystemCase("prefill_only", t, 1.0, {"step": LLAMA}, {**options, "router_seed": seed})
+            for seed, t in enumerate(traffics)
+        )
+    )
+    check_md1([result.ttft_s - service for result in results], service, rho)
 
 
 def test_routers_in_order_of_their_waits(solve: Solve) -> None:
     """Service that is always the same makes turns as good as one common queue, exactly; two choices beat one draw."""
-    prompt, n, instances = 500, 5_000, 4
+    prompt, n, instances = 500, 4_000, 4
     service = STEP.prefill([prompt])
     traffic = poisson(n, instances * 0.9 / service, prompt, 1, seed=7)
-    waits = {}
-    for router in ("round_robin", "random", "power_of_two", "least_outstanding"):
-        options = {"max_tokens": 1, "n_instances": instances, "router": router}
-        result = solve(SystemCase("prefill_only", traffic, 1.0, {"step": LLAMA}, options))
-        waits[router] = result.ttft_s - service
+    routers = ("round_robin", "random", "power_of_two", "least_outstanding")
+    options = {"max_tokens": 1, "n_instances": instances}
+    results = solve(
+        *(SystemCase("prefill_only", traffic, 1.0, {"step": LLAMA}, {**options, "router": r}) for r in routers)
+    )
+    waits = {router: result.ttft_s - service for router, result in zip(routers, results, strict=True)}
     starts = [-math.inf] * instances
     for i, arrival in enumerate(traffic.arrival_s):
         starts.append(max(arrival, starts[i] + service))
@@ -159,7 +173,7 @@ def test_routers_in_order_of_their_waits(solve: Solve) -> None:
 
 def test_littles_law(solve: Solve) -> None:
     """Requests inside, as a clock at Poisson times sees them, are arrival rate times time inside."""
-    n, rate = 4_000, 18.0
+    n, rate = 3_000, 18.0
     traffic = poisson(n, rate, 300, 100, seed=8)
     result = solve(SystemCase("colocated", traffic, 1.0, {"step": LLAMA}, {"policy": "chunked", "chunk_budget": 256}))
     begin, end = traffic.arrival_s[400], traffic.arrival_s[-400]
@@ -224,7 +238,7 @@ def test_capacity_of_a_colocated_instance(solve: Solve, batch: int) -> None:
 
 def test_capacity_under_chunks(solve: Solve) -> None:
     """Every step is full: a request costs prompt + output - 1 tokens of the budget. Steps are compute-bound."""
-    prompt, output, budget, n = 700, 101, 512, 3_000
+    prompt, output, budget, n = 700, 101, 512, 2_000
     options = {"policy": "chunked", "chunk_budget": budget}
     result = solve(SystemCase("colocated", at_once(n, prompt, output), 1.0, {"step": LLAMA}, options))
     per_step = budget / (prompt + output - 1)
@@ -263,12 +277,9 @@ def test_reserved_memory_is_never_exceeded(solve: Solve) -> None:
 def test_transfers_take_time_and_hold_nobody_up(solve: Solve) -> None:
     """A link a thousand times slower changes no first token, and each KV arrives a thousand times later."""
     traffic = poisson(300, 20.0, 900, 40, seed=12)
-    results = []
-    for scale in (1, 1_000):
-        link = {"alpha_s": 1e-5 * scale, "bandwidth_bytes_per_s": 25e9 / scale}
-        steps = {"prefill_step": LLAMA, "decode_step": LLAMA}
-        results.append(solve(SystemCase("disaggregated", traffic, 1.0, steps, {"link": link})))
-    fast, slow = results
+    links = [{"alpha_s": 1e-5 * scale, "bandwidth_bytes_per_s": 25e9 / scale} for scale in (1, 1_000)]
+    steps = {"prefill_step": LLAMA, "decode_step": LLAMA}
+    fast, slow = solve(*(SystemCase("disaggregated", traffic, 1.0, steps, {"link": link}) for link in links))
     np.testing.assert_array_equal(fast.first_token_s, slow.first_token_s)
     transfer = 1e-5 + 900 * STEP.kv / 25e9
     np.testing.assert_allclose(fast.kv_ready_s - fast.first_token_s, transfer, rtol=1e-6)
