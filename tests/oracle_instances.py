@@ -274,7 +274,7 @@ class SchedulerUnit(Unit):
 
     def __init__(self, scheduler: oracle.Scheduler):
         super().__init__()
-        self.scheduler = scheduler
+        self.scheduler, scheduler.log = scheduler, []
 
     def join(self, request: Request) -> None:
         self.scheduler.waiting.append(request)

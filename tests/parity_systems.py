@@ -1,7 +1,8 @@
 """A case of a serving system, the oracle's and the package's answers to it, and their comparison."""
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import servesweep
 from invariants_systems import check_system
-from oracle_instances import Instance, Request, Step
+from oracle_instances import Instance, PrefillInstance, Request, SchedulerUnit, Step
 from oracle_steps import times_of
 from oracle_systems import run_system
 from parity import step_model, workload
@@ -133,6 +134,34 @@ def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
         assert facts["requests"] == [instance.requests for instance in instances]
         assert facts["steps"] == [instance.steps for instance in instances]
         assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=0)
+
+
+def check_log(log: Mapping[str, Any], case: SystemCase) -> None:
+    """One row a step, lane after lane. Under reserved memory a block is a token, and requests may wait in the lane."""
+    trace: list[Step] = []
+    _, instances, _ = answer(case, trace)
+    steps = defaultdict(list)
+    for step in trace:
+        steps[step.unit].append(step)
+    rows: list[tuple[float, float, int, int, int, int]] = []  # start, end, tokens, blocks, instance, role
+    for instance in instances:
+        place = (instance.number, int(instance.role == "decode"))
+        for unit in instance.units:
+            if isinstance(unit, SchedulerUnit):
+                assert unit.scheduler.log is not None
+                rows += [
+                    (start, end, tokens, blocks, *place) for start, end, _, _, tokens, blocks in unit.scheduler.log
+                ]
+            for step in steps[unit]:  # a batch of a pipeline ends after its last stage
+                stages = unit.times.pp if isinstance(unit, PrefillInstance) else 1
+                end = step.start + stages * (step.end - step.start)
+                rows.append((step.start, end, step.decoding + step.prefill_tokens, step.reserved, *place))
+    columns = ("start_s", "end_s", "tokens", "blocks_used", "instance", "role")
+    for i, name in enumerate(columns):
+        if name in log:
+            np.testing.assert_allclose(log[name], [row[i] for row in rows], rtol=1e-9 if i < 2 else 0, err_msg=name)
+    assert ("instance" in log) == (len(instances) > 1 or len(instances[0].units) > 1)
+    assert ("role" in log) == (case.system == "disaggregated")
 
 
 def facts_of(results: LaneResults, system: int) -> dict[str, list[Any]]:

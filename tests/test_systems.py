@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity import assert_identical as assert_identical_lanes
 from parity import lanes_of
-from parity_systems import SystemCase, assert_identical, check_result, check_results, run, systems_of
+from parity_systems import SystemCase, assert_identical, check_log, check_result, check_results, run, systems_of
 from strategies import LaneCase, Traffic, batches, golden
 from strategies_systems import ROUTERS, SYSTEMS, exact_step, holding, system_batches, system_cases
 
@@ -45,6 +45,27 @@ def test_each_router(router: str) -> None:
 @given(system_cases())
 def test_each_function(case: SystemCase) -> None:
     check_result(run(case), case)
+
+
+@fewer
+@given(system_batches())
+def test_step_logs(cases: list[SystemCase]) -> None:
+    results = servesweep.run_systems(systems_of(cases), step_log=range(len(cases)))
+    assert set(results.step_logs) == set(range(len(cases)))
+    for i, case in enumerate(cases):
+        check_log(results.step_logs[i], case)
+        check_steps(results, i)
+
+
+def check_steps(results: Any, i: int) -> None:
+    """The log of a system and its totals say the same."""
+    log, system = results.step_logs[i], results.result(i)
+    assert len(log["start_s"]) == system.steps
+    roles = {role for role, owner in zip(results.instances.role, results.instances.system, strict=True) if owner == i}
+    served = ~system.rejected
+    sent = {"prefill": served.sum(), "decode": (system.output_tokens - 1)[served].sum()}
+    sent["colocated"] = sent["prefill"] + sent["decode"]
+    assert log["emitted"].sum() == sum(sent[role] for role in roles)
 
 
 def crowd(rng: Random, n_traffics: int, systems_each: int) -> list[SystemCase]:
