@@ -157,7 +157,7 @@ def system_cases(
         options["link"] = draw(links(exact))
     if not exact:
         rate = draw(st.sampled_from([0.03, 0.3, 3.0])) / times_of(steps[roles[-1]]).mixed(1, 1, 0, 0)
-    return SystemCase(system, requests, rate, steps, options)
+    return SystemCase(system, requests, rate, steps, options, exact)
 
 
 @st.composite

@@ -125,7 +125,7 @@ def exact_crowd(rng: Random, n_traffics: int, systems_each: int) -> list[SystemC
                     "bandwidth_bytes_per_s": rng.choice([8.0, 2.0**80]),
                 }
             steps = {role: holding(rng.choice([20, 60, 300]), exact_step(rng)) for role in roles}
-            cases.append(SystemCase(system, traffic, 1.0, steps, options))
+            cases.append(SystemCase(system, traffic, 1.0, steps, options, exact=True))
     return cases
 
 
