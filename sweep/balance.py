@@ -33,12 +33,11 @@ def balance(facts: InstanceFacts | None, duration_s: FloatArray) -> dict[str, Fl
     columns = {name: np.full(len(duration_s), np.nan) for name in ("utilization", *BALANCE)}
     if facts is None:
         return columns
-    role = np.array(facts.role, dtype=np.str_)
     busy, requests = facts.busy_s / facts.lanes, facts.requests.astype(np.float64)
-    everybody = np.ones(len(role), dtype=np.bool_)
+    everybody = np.ones(len(facts.role), dtype=np.bool_)
     columns["utilization"] = _utilization(facts.system, busy, everybody, duration_s)
     for name in ROLES:
-        here = role == name
+        here = facts.role == name
         prefix = "" if name == "colocated" else f"{name}_"
         columns[f"{prefix}requests_max_over_mean"] = _max_over_mean(facts.system, requests, here, len(duration_s))
         columns[f"{prefix}busy_max_over_mean"] = _max_over_mean(facts.system, busy, here, len(duration_s))
@@ -51,7 +50,7 @@ def prefills_only(facts: InstanceFacts | None, systems: int) -> BoolArray:
     """Which systems have prefill instances and no others: bool [C]."""
     if facts is None:
         return np.zeros(systems, dtype=np.bool_)
-    prefill = np.array(facts.role, dtype=np.str_) == "prefill"
+    prefill = facts.role == "prefill"
     count = np.bincount(facts.system, minlength=systems)
     flags: BoolArray = (count > 0) & (np.bincount(facts.system, prefill, systems) == count)
     return flags
@@ -76,6 +75,6 @@ def instance_columns(facts: InstanceFacts, system: int) -> dict[str, NDArray[Any
     """The instances of one system, by column of the instances table; roles are places in `ROLES`."""
     rows = (facts.system == system).nonzero()[0]
     return {
-        "role": np.array([ROLES.index(facts.role[row]) for row in rows.tolist()], dtype=np.int8),
+        "role": np.array([ROLES.index(role) for role in facts.role[rows].tolist()], dtype=np.int8),
         **{name: getattr(facts, name)[rows] for name in ("instance", "requests", "lanes", "steps", "busy_s")},
     }

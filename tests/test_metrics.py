@@ -188,7 +188,7 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
         batch_steps=int(rng.integers(0, 100)),
         instances=InstanceFacts(
             system=np.zeros(len(roles), np.int64),
-            role=list(roles),
+            role=np.array(roles),
             instance=np.array([roles[:i].count(role) for i, role in enumerate(roles)]),
             requests=rng.integers(0, 4, len(roles)),
             lanes=(lanes := np.array([1 + 2 * (role == "decode") for role in roles])),
@@ -203,10 +203,10 @@ def joined(results):
     facts = [result.instances for result in results]
     columns = {
         name: np.concatenate([getattr(fact, name) for fact in facts])
-        for name in ("instance", "requests", "lanes", "steps", "busy_s")
+        for name in ("role", "instance", "requests", "lanes", "steps", "busy_s")
     }
     system = np.repeat(np.arange(len(facts)), [len(fact.role) for fact in facts])
-    return InstanceFacts(system=system, role=[role for fact in facts for role in fact.role], **columns)
+    return InstanceFacts(system=system, **columns)
 
 
 def batch(results):
