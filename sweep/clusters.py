@@ -61,7 +61,7 @@ class Dask:
 
     def results(self, feed: Feed[T]) -> Generator[tuple[int, T], None, None]:
         ended: queue.Queue[Any] = queue.Queue()
-        sent = set()
+        sent: set[Any] = set()
         died: str | None = None
         seen = time.monotonic()
         try:
