@@ -1,4 +1,4 @@
-"""Where tasks run: in this process, in processes of this machine, or on a cluster by Dask or Ray, through joblib.
+"""Where tasks run: in this process, in processes of this machine by joblib, or on a cluster (`clusters`).
 
 `iter_outcomes` is what a sweep needs of all of them: outcomes as they end, and none lost when a worker dies. joblib
 ends the whole call then, whoever is guilty. So the tasks that had no outcome run again: together, for it may have been

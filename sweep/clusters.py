@@ -1,7 +1,10 @@
-"""Workers on many machines: a Dask cluster that is running already, or Ray, through joblib's backends for them.
+"""Workers on many machines: those of a Dask or a Ray cluster that is running already.
 
 A task travels to a worker as a pickle with its requests, some 24 bytes each, and its outcome comes back; workers need
 servesweep, in this very version, and neither the experiment's files nor the directory of the run.
+
+Both are used by their own interfaces: through joblib's backend for Dask, a run waits for ever once a task has killed
+its worker (nobody is told), and through its backend for Ray, outcomes come in lists only.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import importlib
 import logging
 import queue
-import threading
 import time
 from collections.abc import Generator
 from importlib import metadata
@@ -23,8 +25,9 @@ from .config import ConfigError
 from .plan import RULES_VERSION
 
 CONNECT_S = 5.0  # to wait for a scheduler
-_WAVE = 2  # tasks for each worker of a wave
-LOST_S = 10.0  # without a word from the scheduler, or without a worker, until a run gives up
+WORKER_S = 10.0  # for a first worker
+LOST_S = 30.0  # without any worker, until a run gives up
+_WAITING = 2  # tasks sent for each worker: the next is there when one ends
 
 
 def open_cluster(backend: str, scheduler: str | None) -> Backend:
@@ -33,10 +36,7 @@ def open_cluster(backend: str, scheduler: str | None) -> Backend:
 
 
 class Dask:
-    """The workers of a Dask scheduler.
-
-    joblib's backend waits for ever when the scheduler is gone. So it runs in a thread, and this one looks after both.
-    """
+    """The workers of a Dask scheduler."""
 
     def __init__(self, address: str) -> None:
         distributed = _import("distributed", "dask")
@@ -50,7 +50,7 @@ class Dask:
             raise ConfigError([f"--scheduler {address}: no Dask scheduler answers: {reason}"]) from None
         try:
             try:
-                self._client.wait_for_workers(1, timeout=CONNECT_S)
+                self._client.wait_for_workers(1, timeout=WORKER_S)
             except TimeoutError:
                 raise ConfigError([f"--scheduler {address}: has no worker: start some with: dask worker ..."]) from None
             self._check_versions()
@@ -60,48 +60,44 @@ class Dask:
             raise
 
     def results(self, feed: Feed[T]) -> Generator[tuple[int, T], None, None]:
-        from joblib import Parallel, delayed, parallel_config
-
         ended: queue.Queue[Any] = queue.Queue()
-
-        def run() -> None:
-            try:
-                with parallel_config("dask", client=self._client):
-                    parallel = Parallel(n_jobs=-1, return_as="generator_unordered", batch_size=1)
-                    for result in parallel(delayed(run_numbered)(number, task) for number, task in feed):
-                        ended.put(result)
-                ended.put(None)
-            except BaseException as error:
-                ended.put(error)
-
-        threading.Thread(target=run, daemon=True).start()
+        sent: set[Any] = set()
+        died: str | None = None
         seen = time.monotonic()
         try:
             while True:
+                while died is None and len(sent) < _WAITING * self.workers and (item := next(feed, None)):
+                    future = self._client.submit(run_numbered, *item, pure=False)
+                    sent.add(future)
+                    future.add_done_callback(ended.put)
+                if not sent:
+                    break
                 try:
-                    result = ended.get(timeout=0.5)
+                    future = ended.get(timeout=0.5)
                 except queue.Empty:
-                    if self._has_workers():
-                        seen = time.monotonic()
-                    elif time.monotonic() - seen > LOST_S:
-                        raise BackendLost(
-                            f"the Dask scheduler at {self._address} or its workers are gone since {LOST_S:.0f} s"
-                        ) from None
+                    seen = time.monotonic() if self._has_workers() else seen
+                    if time.monotonic() - seen > LOST_S:
+                        raise BackendLost(f"the Dask scheduler at {self._address} has no worker left") from None
                     continue
-                if result is None:
-                    return
-                if isinstance(result, BaseException):
-                    raise WorkerDied(worker_reason(result)) from None
-                yield result
+                sent.discard(future)
+                if future.status == "finished":
+                    yield future.result()
+                elif future.status == "error":
+                    died = worker_reason(future.exception())  # what the others do still counts
+                else:
+                    raise BackendLost(f"the Dask scheduler at {self._address} is gone")
         finally:
-            if feed.stop():  # what still runs is of no use to anybody
-                self.close()
+            feed.stop()
+            if sent and self._client.status == "running":
+                self._client.cancel(list(sent))
+        if died is not None:
+            raise WorkerDied(died)
 
     def close(self) -> None:
         self._client.close(timeout=1)
 
     def _has_workers(self) -> bool:
-        return self._client.status == "running" and bool(self._client.scheduler_info(n_workers=-1)["workers"])
+        return bool(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _check_versions(self) -> None:
         here = worker_versions()
@@ -116,37 +112,46 @@ class Dask:
 
 
 class Ray:
-    """The workers of a Ray cluster; without an address, of the one that RAY_ADDRESS names, or of this machine.
-
-    joblib's backend for Ray gives lists only, so tasks go in waves, and a wave that loses a worker loses its outcomes.
-    """
+    """The workers of a Ray cluster; without an address, of the one that RAY_ADDRESS names, or of this machine."""
 
     def __init__(self, address: str | None) -> None:
         self._ray = _import("ray", "ray")
-        register = _import("ray.util.joblib", "ray").register_ray
+        self._started = not self._ray.is_initialized()
         try:
-            if not self._ray.is_initialized():
+            if self._started:
                 self._ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError([f"--scheduler {address}: no Ray cluster answers: {reason}"]) from None
-        register()
         self.workers = int(self._ray.cluster_resources().get("CPU", 1))
+        self._remote = self._ray.remote(max_retries=0)(run_numbered)
 
     def results(self, feed: Feed[T]) -> Generator[tuple[int, T], None, None]:
-        from joblib import Parallel, delayed, parallel_config
-
-        with parallel_config("ray"):
-            while wave := list(islice(feed, _WAVE * self.workers)):
+        sent: list[Any] = []
+        died: str | None = None
+        try:
+            while True:
+                if died is None:
+                    sent += [self._remote.remote(*item) for item in islice(feed, _WAITING * self.workers - len(sent))]
+                if not sent:
+                    break
+                ended, sent = self._ray.wait(sent, num_returns=1)
                 try:
-                    parallel = Parallel(n_jobs=self.workers, batch_size=1)
-                    ended = parallel(delayed(run_numbered)(number, task) for number, task in wave)
+                    result = self._ray.get(ended[0])
                 except Exception as error:
-                    raise WorkerDied(worker_reason(error)) from None
-                yield from ended
+                    died = worker_reason(error)  # what the others do still counts
+                    continue
+                yield result
+        finally:
+            feed.stop()
+            for reference in sent:
+                self._ray.cancel(reference, force=True)
+        if died is not None:
+            raise WorkerDied(died)
 
     def close(self) -> None:
-        self._ray.shutdown()
+        if self._started:
+            self._ray.shutdown()
 
 
 def worker_versions() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from . import (
     command_schema,
     command_show,
     command_timeline,
+    command_verify,
 )
 from .command_options import print_json, say
 
@@ -158,12 +159,6 @@ def _resume(arguments: Sequence[str] | None) -> str:
     return f"go on with: {shlex.join(['servesweep', *given])}"
 
 
-def _print_json(content: dict[str, object]) -> None:
-    import json
-
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="servesweep", description="Simulate LLM serving, thousands of configurations at once."
@@ -220,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     command_schema.add(commands)
     command_init.add(commands)
     command_doctor.add(commands)
+    command_verify.add(commands)
     return parser
 
 

@@ -58,27 +58,33 @@ class Finished:
         retry_failed  leave out cells that failed, so that they run again
         """
         notes = [note for kept in self.recorded.values() for note in kept.find()]
-        known: dict[str, Record] = {}
+        here = {cell.cell_id: at for at, cell in enumerate(self.plan.cells) if not self.status[at]}
+        restored: set[int] = set()
+        kept, ours = set(), False  # a million records would be gigabytes: each is used at once, the last word counts
         for record in records:
             if "cell" in record:
-                known[record["cell"]] = record  # the last word counts
+                kept.add(record["cell"])
+                at = here.get(record["cell"])
+                if at is not None:
+                    ours = True
+                    self._restore(at, record if self._usable(at, record, retry_failed) else {})
+                    (restored.add if self.status[at] else restored.discard)(at)
             elif "batch" in record:
                 self.batches[record["batch"]] = record
             elif "journal" in record:
                 self.runs.append(record)
             self.ended = "end" in record
-        for at, cell in enumerate(self.plan.cells):
-            record = known.get(cell.cell_id, {})
-            if self.status[at] or not self._usable(at, record, retry_failed):
-                continue
-            self.status[at], self.error[at] = record["status"], record.get("error")
-            self.batch[at] = record["batch"]
-            if record["status"] == "ok":
-                self.values[at] = [record["measures"][name] for name in MEASURES]  # null becomes NaN
-            self.reused.append(at)
-        if known and not any(cell.cell_id in known for cell in self.plan.cells):
-            notes.append(self._why_nothing(len(known)))
+        self.reused = sorted(restored)
+        if kept and not ours:
+            notes.append(self._why_nothing(len(kept)))
         return notes
+
+    def _restore(self, at: int, record: Record) -> None:
+        """Take over a record; an empty one takes back what an earlier one gave."""
+        measures: Mapping[str, float | None] = record.get("measures", {})
+        self.status[at], self.error[at] = record.get("status", ""), record.get("error")
+        self.batch[at] = record.get("batch", -1)
+        self.values[at] = [measures.get(name) for name in MEASURES]  # None becomes NaN
 
     def add(self, outcome: Outcome, append: Callable[[Iterable[Record]], None]) -> None:
         """Take a batch that has ended, as soon as it is on disk: what was asked to be recorded, then the journal's

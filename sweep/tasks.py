@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .balance import ROLES, instance_columns
 from .metrics import MEASURES, measures
-from .plan import Plan
+from .plan import Cell, Plan
 from .results import Result
 from .runs import LaneResults, run_systems
 from .setups import System
@@ -91,7 +91,7 @@ def make_task(
     }
     return Task(
         positions=list(positions),
-        systems=[cell.system() for cell in cells],
+        systems=_systems(cells),
         n_gpus=[cell.setup.n_gpus for cell in cells],
         warmup=plan.experiment.slo.warmup,
         cooldown=plan.experiment.slo.cooldown,
@@ -100,6 +100,20 @@ def make_task(
         keep_instances=[at in instances for at in positions],
         **slos,
     )
+
+
+def _systems(cells: Sequence[Cell]) -> list[System]:
+    """The systems of cells. Cells that differ by their rate alone share the checks, which are most of the work."""
+    made: dict[tuple[int, int], System] = {}
+    systems = []
+    for cell in cells:
+        key = id(cell.traffic), id(cell.setup)
+        if key not in made:
+            made[key] = cell.system()
+        system = copy(made[key])
+        object.__setattr__(system, "rate", cell.request_rate_rps)  # frozen for everybody else
+        systems.append(system)
+    return systems
 
 
 def run_task(task: Task) -> Outcome:
