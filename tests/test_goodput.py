@@ -61,7 +61,7 @@ def alones():
 # -------------------------------------------------------------------------------------------------------- the numbers
 
 
-@pytest.mark.parametrize("look_ahead", [None, 1, 2, 3, 7, 15])
+@pytest.mark.parametrize("look_ahead", [None, 1, 2, 7])
 def test_the_rates_are_those_of_each_configuration_alone(alones, tmp_path, look_ahead):
     found = find_goodput(GRID, **SEARCH, **QUIET, out=tmp_path, look_ahead=look_ahead)
     assert found.df["max_rate_rps"].fillna(0.0).tolist() == alones
@@ -69,7 +69,7 @@ def test_the_rates_are_those_of_each_configuration_alone(alones, tmp_path, look_
 
 
 @given(st.sampled_from([0.5, 0.9, 0.99]), st.floats(0.1, 5), st.floats(1, 20), st.integers(0, 12), st.integers(1, 9))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_any_interval_and_target(tmp_path_factory, target, lo, wide, iters, look_ahead):
     small = {**GRID, "workload": {**GRID["workload"], "n_requests": 60}, "slo": {"ttft_ms": 100, "tpot_ms": 10}}
     question = Question(target, lo, lo * wide, iters)
