@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .catalogue import chip, chip_names, link, link_names, model, model_names
     from .config import ConfigError
+    from .goodput import Goodput, SearchInterrupted, find_goodput
     from .grid_run import Interrupted, Run, RunStopped
     from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
     from .metrics import attainment, max_rate, percentile
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
     "config": ("ConfigError",),
+    "goodput": ("Goodput", "SearchInterrupted", "find_goodput"),
     "grid_run": ("Interrupted", "Run", "RunStopped"),
     "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
     "metrics": ("attainment", "max_rate", "percentile"),
@@ -74,6 +76,7 @@ __all__ = [
     "ConstantStepTime",
     "DecodeOnly",
     "Disaggregated",
+    "Goodput",
     "InstanceFacts",
     "Interrupted",
     "Lane",
@@ -86,12 +89,14 @@ __all__ = [
     "Result",
     "Run",
     "RunStopped",
+    "SearchInterrupted",
     "StepModel",
     "Workload",
     "attainment",
     "chip",
     "chip_names",
     "conversation_workload",
+    "find_goodput",
     "iter_run",
     "kv_transfer_time",
     "link",

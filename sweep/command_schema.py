@@ -10,6 +10,8 @@ from .command_options import add_command, print_json
 if TYPE_CHECKING:
     from .command_options import Commands
 
+_ROW = {"goodput": "configuration", "probes": "rate"}  # what a row is, where the name does not tell
+
 
 def add(commands: Commands) -> None:
     parser = add_command(
@@ -49,7 +51,7 @@ def _schema(options: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     for place, (table, columns) in enumerate(facts.items()):
-        print(f"{'' if not place else chr(10)}{table}: a row a {table.removesuffix('s')}")
+        print(f"{'' if not place else chr(10)}{table}: a row a {_ROW.get(table, table.removesuffix('s'))}")
         for name, about in columns.items():
             unit = f", {about['unit']}" if about["unit"] else ""
             print(f"  {name} ({about['type']}{unit})\n      {about['definition']}")

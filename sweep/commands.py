@@ -12,6 +12,7 @@ from . import (
     command_compare,
     command_doctor,
     command_export,
+    command_goodput,
     command_init,
     command_plot,
     command_schema,
@@ -206,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="print nothing on stderr but errors")
     run.add_argument("--debug", action="store_true", help="show the traceback of an error")
     run.set_defaults(command=_run)
+    command_goodput.add(commands)
     command_show.add(commands)
     command_plot.add(commands)
     command_timeline.add(commands)

@@ -32,6 +32,7 @@ def load_experiment(
     requests: str | None = None,
     steps: str | None = None,
     instances: str | None = None,
+    options: Mapping[str, tuple[Any, str]] | None = None,
 ) -> Experiment:
     """Read and check an experiment.
 
@@ -41,6 +42,7 @@ def load_experiment(
               in which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string,
               and no value removes the key. Other keys of the experiment that lose their effect by it are left out
     requests, steps, instances    take the place of the keys of [output]
+    options   further values that replace those of single keys, each with where it came from, for messages
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
     """
@@ -74,6 +76,8 @@ def load_experiment(
         if selection is not None and isinstance(tables.setdefault("output", {}), dict):
             tables["output"][key] = selection
             reader.places["output", key] = f"--{key}"
+    for key, (value, place) in (options or {}).items():
+        reader.set(tables, key, value, f"{place} {value}", place)
     return reader.experiment(tables)
 
 

@@ -8,7 +8,7 @@ Every definition is in docs/measures.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 LATENCIES = ("ttft", "tpot", "e2e", "queue_delay", "kv_transfer")
 PERCENTILES = (50, 90, 95, 99)
+SLOS = ("ttft", "tpot", "e2e")  # latencies that can have a limit, in the order of their columns
 MEASURES = (
     "attainment",
     "attainment_requests",
-    "ttft_attainment",
-    "tpot_attainment",
+    *(f"{name}_attainment" for name in SLOS),
     "request_goodput_rps",
     "request_throughput_rps",
     "output_throughput_tps",
@@ -132,7 +132,7 @@ def attainment(
     _check_shares(warmup, cooldown)
     lanes = one_lane(result)
     window = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown)
-    met = _meets(lanes, ttft_limit, tpot_limit)[2]
+    met = _meets(lanes, {"ttft": ttft_limit, "tpot": tpot_limit})[1]
     return float(ratio(window.count(met), window.size)[0])
 
 
@@ -215,6 +215,7 @@ def measures(
     *,
     ttft_slo_s: float | FloatArray | None,
     tpot_slo_s: float | FloatArray | None,
+    e2e_slo_s: float | FloatArray | None = None,
     warmup: float,
     cooldown: float,
     n_gpus: int | IntArray,
@@ -225,7 +226,7 @@ def measures(
 
     Args:
         results: the outcome of L lanes.
-        ttft_slo_s, tpot_slo_s: seconds, one for all or one a lane; None or NaN is not checked.
+        ttft_slo_s, tpot_slo_s, e2e_slo_s: seconds, one for all or one a lane; None or NaN is not checked.
         warmup, cooldown: see `attainment`.
         n_gpus: GPUs of the system, one number for all or one a lane.
 
@@ -236,7 +237,8 @@ def measures(
         ValueError: a negative SLO, a share outside [0, 1], fewer than one GPU.
     """
     lanes = len(results.n_requests)
-    ttft_limit, tpot_limit = _slo("ttft_slo_s", ttft_slo_s, lanes), _slo("tpot_slo_s", tpot_slo_s, lanes)
+    given = {"ttft": ttft_slo_s, "tpot": tpot_slo_s, "e2e": e2e_slo_s}
+    limits = {name: _slo(f"{name}_slo_s", limit, lanes) for name, limit in given.items()}
     _check_shares(warmup, cooldown)
     gpus = np.broadcast_to(np.asarray(n_gpus), (lanes,))
     if np.any(gpus < 1):
@@ -246,8 +248,7 @@ def measures(
     parts = [
         _measures(
             _lanes_of(results, rows),
-            ttft_limit[rows],
-            tpot_limit[rows],
+            {name: limit[rows] for name, limit in limits.items()},
             warmup,
             cooldown,
             gpus[rows],
@@ -267,15 +268,14 @@ def measures(
 
 def _measures(
     lanes: LaneArrays,
-    ttft_slo: FloatArray,
-    tpot_slo: FloatArray,
+    slos: Mapping[str, FloatArray],
     warmup: float,
     cooldown: float,
     gpus: IntArray,
     prefilled: BoolArray,  # requests are done with their first token
 ) -> dict[str, NDArray[Any]]:
     window = Window(lanes.arrival_s, lanes.n_requests, warmup, cooldown)
-    ttft_met, tpot_met, met = _meets(lanes, ttft_slo, tpot_slo)
+    met_alone, met = _meets(lanes, slos)
     done_s = lanes.finish_s
     if prefilled.any():
         done_s = np.where(prefilled[:, None], lanes.first_token_s, done_s)
@@ -288,8 +288,10 @@ def _measures(
     columns: dict[str, NDArray[Any]] = {
         "attainment": ratio(window.count(met), window.size),
         "attainment_requests": window.size,
-        "ttft_attainment": np.where(np.isnan(ttft_slo), np.nan, ratio(window.count(ttft_met), window.size)),
-        "tpot_attainment": np.where(np.isnan(tpot_slo), np.nan, ratio(window.count(tpot_met), window.size)),
+        **{
+            f"{name}_attainment": np.where(np.isnan(limit), np.nan, ratio(window.count(met_alone[name]), window.size))
+            for name, limit in slos.items()
+        },
         "request_goodput_rps": np.count_nonzero(met, axis=1) / duration,
         "request_throughput_rps": finished_count / duration,
         "output_throughput_tps": output_tokens / duration,
@@ -353,15 +355,18 @@ _LATENCY: dict[str, Callable[[LaneArrays], FloatArray]] = {
 }
 
 
-def _meets(lanes: LaneArrays, ttft_slo: FloatArray, tpot_slo: FloatArray) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Which requests [R, N] meet the TTFT SLO, the TPOT SLO, and both; a NaN limit is met by all that were served."""
+def _meets(lanes: LaneArrays, slos: Mapping[str, FloatArray]) -> tuple[dict[str, BoolArray], BoolArray]:
+    """Which requests [R, N] meet each SLO, and all of them; a NaN limit is met by all that were served."""
     served = np.arange(lanes.arrival_s.shape[1]) < lanes.n_requests[:, None]
     served &= ~lanes.rejected
-    ttft_met = (_ttft(lanes) <= ttft_slo[:, None]) | np.isnan(ttft_slo)[:, None]
-    tpot_met = (_tpot(lanes) <= tpot_slo[:, None]) | np.isnan(tpot_slo)[:, None]
-    ttft_met &= served
-    tpot_met &= served
-    return ttft_met, tpot_met, ttft_met & tpot_met
+    met_alone, met = {}, served
+    for name, limit in slos.items():
+        unset = np.isnan(limit)
+        met_alone[name] = served
+        if not unset.all():
+            met_alone[name] = served & ((_LATENCY[name](lanes) <= limit[:, None]) | unset[:, None])
+            met = met & met_alone[name]
+    return met_alone, met
 
 
 def _last(times: FloatArray) -> FloatArray:

@@ -17,6 +17,7 @@ from typing import Any
 
 from .config import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
 from .keys import column_of, key_names
+from .metrics import SLOS
 from .setups import SETUP_TABLES, Setup, System, make_setups, points
 from .workloads import LognormalLen, Workload, make_workload
 
@@ -175,7 +176,8 @@ def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float
         "workload": traffic.identity,
         "request_rate_rps": rate,
         **setup.identity,
-        "slo": slo,
+        # Of the SLOs, these two always count: an SLO that is added later changes no id where it is not set.
+        "slo": {key: value for key, value in slo.items() if value is not None or key in ("ttft_slo_s", "tpot_slo_s")},
     }
 
 
@@ -183,8 +185,7 @@ def _slos(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
     """Columns of the SLOs that a kind of system has."""
     return [
         {
-            "ttft_slo_s": None if point["ttft_ms"] is None else point["ttft_ms"] / 1000,
-            "tpot_slo_s": None if point["tpot_ms"] is None else point["tpot_ms"] / 1000,
+            **{f"{x}_slo_s": None if point[f"{x}_ms"] is None else point[f"{x}_ms"] / 1000 for x in SLOS},
             "warmup": point["warmup"],
             "cooldown": point["cooldown"],
         }

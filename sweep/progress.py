@@ -50,6 +50,8 @@ class BestSoFar:
 class Silent:
     """Progress that shows nothing."""
 
+    note = ""  # in front of the counts
+
     def __enter__(self) -> Silent:
         return self
 
@@ -62,6 +64,8 @@ class Silent:
 
 class Progress(Silent):
     """Cells done, cells a second and time left, on stderr: a bar on a terminal, elsewhere a line every ten seconds."""
+
+    unit = "cells"
 
     def __init__(self, total: int, reused: int, expected_s: float) -> None:
         self.total = total
@@ -116,11 +120,13 @@ class Progress(Silent):
 
     def _text(self) -> str:
         elapsed = time.perf_counter() - self.started
-        parts = [f"{self.reused + self.done:,}/{self.total:,} cells", f"{elapsed:.0f} s"]
+        parts = [f"{self.reused + self.done:,}/{self.total:,} {self.unit}", f"{elapsed:.0f} s"]
+        if self.note:
+            parts.insert(0, self.note)
         if self.reused:
             parts.insert(1, f"{self.reused:,} reused")
-        if self.done:
-            parts.append(f"{self.done / elapsed:.1f} cells/s")
+        if self.done and not self.note:
+            parts.append(f"{self.done / elapsed:.1f} {self.unit}/s")
         if elapsed < self.expected_s:
             parts.append(f"about {self.expected_s - elapsed:.0f} s left")
         if self.failed:

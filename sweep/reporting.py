@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .metrics import SLOS
 from .selection import axes, plain
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ SEEDS = ("seed", "router_seed")  # repetitions, which are averaged
 TARGET = 0.9  # attainment that the best rate must keep
 _ASSUMED = ("mfu", "mbu", "overhead_s", "mem_reserve")
 # What is given, not chosen: configurations that differ in one of these are not compared, each value has its own best.
-_SEPARATE = (
-    *("workload", "n_requests", "arrivals", "cv", "model", "ttft_slo_s", "tpot_slo_s"),
+SEPARATE = (
+    *("workload", "n_requests", "arrivals", "cv", "model", *(f"{name}_slo_s" for name in SLOS)),
     *(f"{role}{name}" for name in _ASSUMED for role in ("", "prefill_", "decode_")),
 )
-_RIVALS = ("system", "policy", "router")  # each has a best of its own, and they are compared
+RIVALS = ("system", "policy", "router")  # each has a best of its own, and they are compared
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def best_by_policy(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
     """
     best: dict[tuple[Any, ...], Best] = {}
     for one in ranked(df, target):
-        best.setdefault(tuple(one.parameters.get(name) for name in (*_RIVALS, *_SEPARATE)), one)
+        best.setdefault(tuple(one.parameters.get(name) for name in (*RIVALS, *SEPARATE)), one)
     return list(best.values())
 
 
@@ -74,7 +75,7 @@ def ranked(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
     """
     ok = df[df["status"] == "ok"]
     varied = [name for name in axes(df) if name not in ("request_rate_rps", *SEEDS)]
-    groups = [*rivals(ok), *(name for name in _SEPARATE if name in varied)]
+    groups = [*rivals(ok), *(name for name in SEPARATE if name in varied)]
     names = list(dict.fromkeys([*groups, *varied]))
     found = []
     for key, cells in ok.groupby([*names, "n_gpus"], observed=True, dropna=False, sort=False):
@@ -86,7 +87,7 @@ def ranked(df: pd.DataFrame, target: float = TARGET) -> list[Best]:
 def rivals(df: pd.DataFrame) -> list[str]:
     """Those of system, policy and router that the sweep varies, and the policy where there is one."""
     varied = axes(df)
-    return [name for name in _RIVALS if name in varied or (name == "policy" and df["policy"].notna().any())]
+    return [name for name in RIVALS if name in varied or (name == "policy" and df["policy"].notna().any())]
 
 
 def _rank(one: Best) -> tuple[float, ...]:
@@ -111,7 +112,7 @@ def verdict(best: list[Best], slo: str, target: float = TARGET) -> str:
 def slo_words(df: pd.DataFrame) -> str:
     """The SLOs of a run in words."""
     parts = []
-    for name in ("ttft", "tpot"):
+    for name in SLOS:
         values = df[f"{name}_slo_s"].dropna().unique()
         if len(values):
             parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")
@@ -127,7 +128,7 @@ def print_best(best: list[Best], target: float = TARGET, title: str | None = Non
     if not best:
         return
     if title is None:
-        by = " and ".join(name for name in _RIVALS if name in best[0].parameters)
+        by = " and ".join(name for name in RIVALS if name in best[0].parameters)
         title = f"Best configuration by {by or 'workload'}"
     table = Table(
         title=f"{title} ({target:.0%} attainment)",
@@ -248,7 +249,7 @@ def _best_rate(parameters: dict[str, Any], n_gpus: int, cells: pd.DataFrame, tar
 
 def _ratio(first: Best, other: Best) -> str:
     """How far the first is ahead of another, rates per GPU compared."""
-    name = _words({key: value for key, value in other.parameters.items() if key in _RIVALS}) or "another"
+    name = _words({key: value for key, value in other.parameters.items() if key in RIVALS}) or "another"
     if not other.rate_rps:
         return f"{name} never reaches it"
     if first.is_top and other.is_top:
@@ -259,7 +260,7 @@ def _ratio(first: Best, other: Best) -> str:
 
 
 def _comparable(one: Best, other: Best) -> bool:
-    return all(one.parameters.get(name) == other.parameters.get(name) for name in _SEPARATE)
+    return all(one.parameters.get(name) == other.parameters.get(name) for name in SEPARATE)
 
 
 def _number(value: float, form: str, unit: str = "") -> str:
@@ -272,7 +273,7 @@ def _text(value: Any) -> str:
 
 def _words(parameters: dict[str, Any]) -> str:
     return ", ".join(
-        _text(value) if name in _RIVALS else f"{name} {_text(value)}"
+        _text(value) if name in RIVALS else f"{name} {_text(value)}"
         for name, value in parameters.items()
         if value is not None
     )

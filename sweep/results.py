@@ -162,6 +162,7 @@ class Result:
         warmup: float = 0.2,
         cooldown: float = 0.2,
         n_gpus: int = 1,
+        e2e_slo: float | None = None,
     ) -> dict[str, float | int]:
         """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/measures.md.
 
@@ -169,7 +170,13 @@ class Result:
         order, that the window of the latency measures leaves out. `n_gpus` divides the measures per GPU.
         """
         values: dict[str, Any] = measures(
-            one_lane(self), ttft_slo_s=ttft_slo, tpot_slo_s=tpot_slo, warmup=warmup, cooldown=cooldown, n_gpus=n_gpus
+            one_lane(self),
+            ttft_slo_s=ttft_slo,
+            tpot_slo_s=tpot_slo,
+            e2e_slo_s=e2e_slo,
+            warmup=warmup,
+            cooldown=cooldown,
+            n_gpus=n_gpus,
         )
         return {name: column[0].item() for name, column in values.items()}
 

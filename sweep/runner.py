@@ -220,7 +220,7 @@ class Execution:
         run = self.run()
         try:
             self.finished.write()
-            _write_json(self.directory / "run.json", self._facts(run))
+            write_json(self.directory / "run.json", self._facts(run))
         except OSError as error:
             raise self._stopped(error) from None
         return run
@@ -280,18 +280,25 @@ class Execution:
 
     def _facts(self, run: Run) -> dict[str, Any]:
         """How a run went, on which machine: everything that may differ between two runs with the same tables."""
-        packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
         return {
             "experiment": run.config,
             "counts": dict(run.counts),
-            "rules_version": RULES_VERSION,
-            "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
-            "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+            **environment(),
             "backend": self._backend_name,
             "workers": self._backend.workers,
             "wall_s": round(run.wall_s, 3),
             "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in self._ended_here],
         }
+
+
+def environment() -> dict[str, Any]:
+    """The versions and the machine behind a result."""
+    packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
+    return {
+        "rules_version": RULES_VERSION,
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+    }
 
 
 def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:
@@ -320,13 +327,13 @@ def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
     return Path("results") / experiment.name if out is None else Path(out)
 
 
-def check_directory(directory: Path) -> None:
+def check_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> None:
     """See that the files of a run can be written into a directory, which need not be there yet; ConfigError otherwise.
 
     Writes nothing.
     """
     try:
-        for name in OUTPUTS:
+        for name in outputs:
             path = directory / name
             if path.exists() and not path.is_file():
                 what = "is a directory" if path.is_dir() else "is not a regular file"
@@ -342,9 +349,9 @@ def check_directory(directory: Path) -> None:
         raise ConfigError([f"output directory {directory}: cannot be written: {os.strerror(errno.EACCES)}"])
 
 
-def prepare_directory(directory: Path) -> Path:
+def prepare_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> Path:
     """Make the directory of a run and see that its files can be written; ConfigError otherwise."""
-    check_directory(directory)
+    check_directory(directory, outputs)
     probe = directory / f".probe.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -355,7 +362,7 @@ def prepare_directory(directory: Path) -> Path:
     return directory
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(beside, path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from .balance import ROLES
-from .metrics import LATENCIES, PERCENTILES
+from .metrics import LATENCIES, PERCENTILES, SLOS
 
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
 
@@ -160,6 +160,7 @@ _PARAMETERS = [
     ),
     _field("ttft_slo_s", _FLOAT, "s", "TTFT limit that attainment checks; null is not checked"),
     _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),
+    _field("e2e_slo_s", _FLOAT, "s", "limit on the end-to-end latency that attainment checks; null is not checked"),
     _field(
         "warmup", _FLOAT, "share", "the first int(n_requests x warmup) requests to arrive are outside the window", True
     ),
@@ -197,6 +198,12 @@ _MEASURES = [
         _FLOAT,
         "share",
         "requests of the window with TPOT <= tpot_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "e2e_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with end-to-end latency <= e2e_slo_s / attainment_requests; null without that SLO",
     ),
     _field(
         "request_goodput_rps", _FLOAT, "requests/s", "requests of the whole run that meet every SLO set / duration_s"
@@ -341,12 +348,116 @@ TIMINGS_SCHEMA = _schema(
     ],
 )
 
+# A search finds the rate: its rows have every parameter but that.
+_SEARCH_PARAMETERS = [
+    _field("cell_id", _TEXT, "", "content id of the search: of its configuration, workload, SLOs and options", True),
+    *(field for field in _PARAMETERS if field.name not in ("cell_id", "request_rate_rps")),
+]
+_INTERVAL = "end of the 95 % Wilson score interval of attainment, which takes its requests as independent"
+
+GOODPUT_SCHEMA = _schema(
+    "goodput",
+    [
+        *_SEARCH_PARAMETERS,
+        _field("target", _FLOAT, "share", "attainment asked for", True),
+        _field(
+            "max_rate_rps",
+            _FLOAT,
+            "requests/s",
+            "highest request rate found whose attainment is at least target; null when the lower end misses it",
+        ),
+        _field("goodput_per_gpu_rps", _FLOAT, "requests/s", "max_rate_rps / n_gpus"),
+        _field(
+            "ending",
+            _TEXT,
+            "",
+            "how the search ended: converged, upper_end_passes (max_rate_rps is a lower bound), lower_end_fails, "
+            "not_monotone, unresolved or interrupted; null unless status is ok",
+        ),
+        _field("reason", _TEXT, "", "what stands behind an ending other than converged, in words"),
+        _field(
+            "next_rate_rps",
+            _FLOAT,
+            "requests/s",
+            "lowest rate asked for that misses target: the true boundary, if there is one, lies between the two",
+        ),
+        _field(
+            "rate_low_rps",
+            _FLOAT,
+            "requests/s",
+            "highest rate asked for, up to max_rate_rps, at which attainment_low is at least target: a rate that "
+            "passes beyond chance",
+        ),
+        _field(
+            "rate_high_rps",
+            _FLOAT,
+            "requests/s",
+            "lowest rate asked for, above max_rate_rps, at which attainment_high is below target: a rate that fails "
+            "beyond chance",
+        ),
+        _field(
+            "attainment",
+            _FLOAT,
+            "share",
+            "at max_rate_rps: requests of the window that meet every SLO set / attainment_requests; in a search that "
+            "is not joint, the lowest of the SLOs' own attainments",
+        ),
+        _field("attainment_requests", _INT, "requests", "requests in the window"),
+        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}"),
+        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}"),
+        *(
+            _field(f"{x}_attainment", _FLOAT, "share", f"at max_rate_rps: attainment of the {x} SLO alone")
+            for x in SLOS
+        ),
+        _field(
+            "binding_slo",
+            _TEXT,
+            "",
+            "SLO with the lowest attainment of its own at next_rate_rps, the one that fails first above max_rate_rps",
+        ),
+        _field("output_throughput_tps", _FLOAT, "tokens/s", "at max_rate_rps"),
+        _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
+        _field("ttft_p99_s", _FLOAT, "s", "at max_rate_rps: 99th percentile of TTFT over the window"),
+        _field("tpot_p99_s", _FLOAT, "s", "at max_rate_rps: 99th percentile of TPOT over the window"),
+        _field("probes", _INT, "probes", "rates that the search asked for; looking ahead not counted", True),
+    ],
+)
+
+PROBES_SCHEMA = _schema(
+    "probes",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the search, as in the goodput table", True),
+        _field("request_rate_rps", _FLOAT, "requests/s", "offered request rate", True),
+        _field("round", _INT, "", "round in which the rate was simulated, from 1", True),
+        _field(
+            "asked",
+            _BOOL,
+            "",
+            "whether the search asked for this rate; otherwise it was simulated ahead and then not needed",
+            True,
+        ),
+        _field("met", _BOOL, "", "attainment >= target", True),
+        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}"),
+        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}"),
+        GOODPUT_SCHEMA.field("attainment").with_metadata(
+            {
+                "unit": "share",
+                "definition": "requests of the window that meet every SLO set / attainment_requests; in a search that "
+                "is not joint, the lowest of the SLOs' own attainments",
+            }
+        ),
+        *(field for field in _MEASURES if field.name != "attainment"),
+    ],
+)
+
 SCHEMAS: dict[str, pa.Schema] = {
     "cells": CELLS_SCHEMA,
     "requests": REQUESTS_SCHEMA,
     "steps": STEPS_SCHEMA,
     "instances": INSTANCES_SCHEMA,
     "timings": TIMINGS_SCHEMA,
+    "goodput": GOODPUT_SCHEMA,
+    "probes": PROBES_SCHEMA,
 }
 
 

@@ -18,7 +18,9 @@ from .journal import JOURNAL_NAME
 from .results import Result
 from .schemas import (
     CELLS_SCHEMA,
+    GOODPUT_SCHEMA,
     INSTANCES_SCHEMA,
+    PROBES_SCHEMA,
     REQUESTS_SCHEMA,
     SCHEMA_VERSION,
     SCHEMAS,
@@ -33,12 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CELLS_SCHEMA",
+    "GOODPUT_SCHEMA",
     "INSTANCES_SCHEMA",
+    "PROBES_SCHEMA",
     "REQUESTS_SCHEMA",
     "STEPS_SCHEMA",
     "cells_table",
+    "goodput_table",
     "instances_table",
     "load",
+    "probes_table",
     "requests_table",
     "steps_table",
     "timings_table",
@@ -46,7 +52,7 @@ __all__ = [
 ]
 
 _CONFIG_KEY = b"servesweep.config"
-_NOT_CATEGORIES = ("cell_id", "error")  # text columns of cells whose values hardly repeat
+_NOT_CATEGORIES = ("cell_id", "error", "reason")  # text columns of cells whose values hardly repeat
 
 
 def cells_table(
@@ -63,11 +69,21 @@ def cells_table(
         ValueError: an unknown column, columns of different lengths, a value of the wrong type, or nothing in a column
             that every cell has.
     """
-    table = _table(CELLS_SCHEMA, rows)
-    if config is None:
-        return table
-    text = json.dumps(config, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return table.replace_schema_metadata({**table.schema.metadata, _CONFIG_KEY: text.encode()})
+    return _with_config(_table(CELLS_SCHEMA, rows), config)
+
+
+def goodput_table(
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any], config: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """A table with the columns of `GOODPUT_SCHEMA`, one row a search; otherwise as `cells_table`."""
+    return _with_config(_table(GOODPUT_SCHEMA, rows), config)
+
+
+def probes_table(
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any], config: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """A table with the columns of `PROBES_SCHEMA`, one row a rate that was simulated; otherwise as `cells_table`."""
+    return _with_config(_table(PROBES_SCHEMA, rows), config)
 
 
 def requests_table(cells: Sequence[tuple[str, Result]]) -> pa.Table:
@@ -149,7 +165,8 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
     Args:
         run_directory: the directory of a run, such as results/quickstart.
         table: "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances"
-            (of the cells that a run was asked to record).
+            (of the cells that a run was asked to record); of a search for goodput "goodput" (one row a search) or
+            "probes" (one row a rate that was simulated).
 
     Raises:
         ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
@@ -158,13 +175,17 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
     if table not in SCHEMAS:
         raise ValueError(f"table is {table!r}, but must be one of {', '.join(SCHEMAS)}")
     folder = Path(run_directory)
-    cells = folder / "cells.parquet"
+    searched = table in ("goodput", "probes")
+    cells = folder / f"{table if searched else 'cells'}.parquet"  # the table that knows the experiment
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a run: there is no such directory")
     path = folder / f"{table}.parquet"
     for file in (cells, path):
         if file.exists() and not file.is_file():
             raise ValueError(f"{file} is {'a directory' if file.is_dir() else 'no regular file'}, not a table of a run")
+    if searched and not path.exists():
+        how = f"`servesweep goodput` writes{' it when it ends' if table == 'goodput' else ' it'}"
+        raise ValueError(f"{folder} is not a finished search: it has no {path.name}; {how}")
     if not cells.exists():
         began = (folder / JOURNAL_NAME).exists()
         rest = "the run was stopped; start it again, and it goes on" if began else "it has no cells.parquet"
@@ -176,7 +197,7 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
         )
     data = _read(path, table)
     frame = _to_pandas(data)
-    metadata = data.schema.metadata if table == "cells" else _read_schema(cells, "cells").metadata
+    metadata = data.schema.metadata if cells == path else _read_schema(cells, "cells").metadata
     frame.attrs = {
         "units": units(data.schema),
         "definitions": definitions(data.schema),
@@ -186,6 +207,13 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
 
 
 # ------------------------------------------------------------------------------------------------------------ building
+
+
+def _with_config(table: pa.Table, config: Mapping[str, Any] | None) -> pa.Table:
+    if config is None:
+        return table
+    text = json.dumps(config, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return table.replace_schema_metadata({**table.schema.metadata, _CONFIG_KEY: text.encode()})
 
 
 def _table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .balance import ROLES, instance_columns
-from .metrics import MEASURES, measures
+from .metrics import MEASURES, SLOS, measures
 from .plan import Cell, Plan
 from .results import Result
 from .runs import LaneResults, run_systems
@@ -31,8 +31,7 @@ class Task:
     positions: list[int]  # in the plan
     systems: list[System]
     n_gpus: list[int]
-    ttft_slo_s: list[float]  # NaN: not checked
-    tpot_slo_s: list[float]
+    slos: list[Mapping[str, float | None]]  # "ttft_slo_s" and so on; None: not checked
     warmup: float
     cooldown: float
     keep_requests: list[bool]  # whether to return the requests, the log of the steps, the instances
@@ -85,10 +84,6 @@ def make_task(
 ) -> Task:
     """The task for cells of a plan; `requests`, `steps` and `instances` are positions whose tables are kept."""
     cells = [plan.cells[at] for at in positions]
-    slos = {
-        key: [np.nan if cell.slo[key] is None else cell.slo[key] for cell in cells]
-        for key in ("ttft_slo_s", "tpot_slo_s")
-    }
     return Task(
         positions=list(positions),
         systems=_systems(cells),
@@ -98,7 +93,7 @@ def make_task(
         keep_requests=[at in requests for at in positions],
         keep_steps=[at in steps for at in positions],
         keep_instances=[at in instances for at in positions],
-        **slos,
+        slos=[cell.slo for cell in cells],
     )
 
 
@@ -150,8 +145,7 @@ def _simulate(task: Task) -> Outcome:
     results = run_systems(task.systems, step_log=logged)
     found = measures(
         results,
-        ttft_slo_s=np.array(task.ttft_slo_s),
-        tpot_slo_s=np.array(task.tpot_slo_s),
+        **{key: np.array([slo[key] for slo in task.slos], np.float64) for key in (f"{name}_slo_s" for name in SLOS)},
         warmup=task.warmup,
         cooldown=task.cooldown,
         n_gpus=np.array(task.n_gpus),

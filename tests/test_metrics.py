@@ -49,7 +49,7 @@ def test_golden_results_are_there():
 # ------------------------------------------------------------------------------------------------ plain definitions
 
 
-def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
+def plain_measures(result, slos, warmup, cooldown, n_gpus):
     """Every measure, one request at a time, in Python numbers: slow and obvious; float sums agree only nearly."""
     n = len(result)
     order = sorted(range(n), key=lambda i: (result.arrival_s[i], i))
@@ -70,11 +70,10 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
     facts = result.instances
     prefill_only = set(facts.role) == {"prefill"}
 
-    def meets(i, check_ttft=True, check_tpot=True):
+    def meets(i, checked=("ttft", "tpot", "e2e")):
         if result.rejected[i]:
             return False
-        ok_ttft = not check_ttft or ttft_slo is None or ttft[i] <= ttft_slo
-        return ok_ttft and (not check_tpot or tpot_slo is None or tpot[i] <= tpot_slo)
+        return all(slos[name] is None or values[name][i] <= slos[name] for name in checked)
 
     def share(flags):
         return sum(flags) / len(flags) if flags else math.nan
@@ -101,8 +100,10 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
     expected = {
         "attainment": share([meets(i) for i in window]),
         "attainment_requests": len(window),
-        "ttft_attainment": math.nan if ttft_slo is None else share([meets(i, check_tpot=False) for i in window]),
-        "tpot_attainment": math.nan if tpot_slo is None else share([meets(i, check_ttft=False) for i in window]),
+        **{
+            f"{name}_attainment": math.nan if slos[name] is None else share([meets(i, [name]) for i in window])
+            for name in ("ttft", "tpot", "e2e")
+        },
         "request_goodput_rps": sum(meets(i) for i in range(n)) / duration,
         "request_throughput_rps": len(done) / duration,
         "output_throughput_tps": output / duration,
@@ -138,7 +139,7 @@ def plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
     return expected | {"finished": len(done), "rejected": sum(result.rejected)}
 
 
-EXACT = {"attainment", "ttft_attainment", "tpot_attainment", "duration_s"} | {
+EXACT = {"attainment", "ttft_attainment", "tpot_attainment", "e2e_attainment", "duration_s"} | {
     f"{name}_p{q}_s" for name in LATENCIES for q in PERCENTILES
 }
 
@@ -239,21 +240,25 @@ shares = st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.9])
     st.booleans(),
     slos,
     slos,
+    slos,
     shares,
     shares,
     st.integers(1, 8),
 )
-def test_measures_are_the_plain_definitions(seed, n, shuffled, ticks, ttft_slo, tpot_slo, warmup, cooldown, n_gpus):
+def test_measures_are_the_plain_definitions(
+    seed, n, shuffled, ticks, ttft_slo, tpot_slo, e2e_slo, warmup, cooldown, n_gpus
+):
     result = random_result(np.random.default_rng(seed), n, shuffled=shuffled, ticks=ticks)
-    summary = result.summary(ttft_slo, tpot_slo, warmup, cooldown, n_gpus)
-    expected = plain_measures(result, ttft_slo, tpot_slo, warmup, cooldown, n_gpus)
+    summary = result.summary(ttft_slo, tpot_slo, warmup, cooldown, n_gpus, e2e_slo)
+    expected = plain_measures(result, {"ttft": ttft_slo, "tpot": tpot_slo, "e2e": e2e_slo}, warmup, cooldown, n_gpus)
     assert tuple(summary) == tuple(expected) == MEASURES
     for name, value in expected.items():
         if name in EXACT or isinstance(value, int):
             assert same(summary[name], value), name
         else:
             assert summary[name] == pytest.approx(value, rel=1e-12, abs=1e-12, nan_ok=True), name
-    assert same(attainment(result, ttft_slo, tpot_slo, warmup, cooldown), summary["attainment"])
+    both = result.summary(ttft_slo, tpot_slo, warmup, cooldown)["attainment"]
+    assert same(attainment(result, ttft_slo, tpot_slo, warmup, cooldown), both)
     for name in LATENCIES:
         for q in PERCENTILES:
             assert same(percentile(result, name, q, warmup, cooldown), summary[f"{name}_p{q}_s"])

@@ -24,7 +24,7 @@ from servesweep.tables import (
     write_table,
 )
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "measures.md"
+DOCUMENTS = [Path(__file__).parents[1] / "docs" / page for page in ("measures.md", "goodput.md")]
 CONFIG = {"name": "small", "axes": {"policy": ["mixed", "chunked"], "rate": [1, 2.5]}}
 
 
@@ -86,10 +86,12 @@ def test_measures_have_the_types_of_their_columns():
 
 
 def test_documentation_is_up_to_date():
-    text = DOCUMENT.read_text(encoding="utf-8")
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
     for table in schemas.SCHEMAS:
-        assert f"<!-- columns: {table} -->" in text
-    assert schemas.with_column_tables(text) == text, "run: python -m servesweep.schemas docs/measures.md"
+        assert sum(f"<!-- columns: {table} -->" in text for text in texts) == 1
+    for text in texts:
+        made = schemas.with_column_tables(text)
+        assert made == text, "run: python -m servesweep.schemas docs/measures.md docs/goodput.md"
 
 
 def test_a_column_table_without_an_end_is_refused():
@@ -260,7 +262,7 @@ def test_recipes_of_the_documentation_run(tmp_path, monkeypatch, capsys):
     write_table(folder / "cells.parquet", cells_table(rows, CONFIG))
     write_table(folder / "requests.parquet", requests_table([(rows[0]["cell_id"], result(20))]))
     monkeypatch.chdir(tmp_path)
-    recipes = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+    recipes = re.findall(r"```python\n(.*?)```", DOCUMENTS[0].read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(recipes) >= 7
     names: dict = {}
     for recipe in recipes:
