@@ -14,6 +14,7 @@ from . import (
     command_export,
     command_init,
     command_plot,
+    command_report,
     command_schema,
     command_show,
     command_timeline,
@@ -213,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     command_show.add(commands)
     command_plot.add(commands)
+    command_report.add(commands)
     command_timeline.add(commands)
     command_export.add(commands)
     command_compare.add(commands)
