@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 
 import servesweep
 from servesweep import plots
+from servesweep.command_init import TEMPLATE
 from servesweep.command_plot import save
 from servesweep.self_check import WORKED_EXAMPLES
 from servesweep.timelines import timeline, timeline_of_requests
@@ -36,7 +37,17 @@ def draw_quickstart(folder: Path) -> None:
         save(*plots.panels(cells, kind, "mem_reserve", **options), folder, f"quickstart-{name}", ["png"])
 
 
+def draw_first_hour(folder: Path) -> None:
+    """The plot of docs/first-hour.md."""
+    with TemporaryDirectory() as place:
+        path = Path(place, "experiment.toml")
+        path.write_text(TEMPLATE, encoding="utf-8")
+        cells = servesweep.run_grid(path, out=place, progress=False).df
+    save(*plots.panels(cells, "curves", "tp", by=["policy", "token_budget"]), folder, "first-hour", ["png"])
+
+
 if __name__ == "__main__":
     draw_examples(IMAGES)
     draw_cell(IMAGES)
     draw_quickstart(IMAGES)
+    draw_first_hour(IMAGES)

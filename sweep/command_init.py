@@ -19,7 +19,7 @@ TEMPLATE = """\
 kind = "conversation" # like the Azure conversation trace, no file needed; or "synthetic", or "trace" with a path
 n_requests = 1000
 seed = [0, 1] # two sets of requests, to see how much chance there is in the results
-request_rate_rps = { from = 2, to = 24, count = 8 } # offered requests/s, log-spaced
+request_rate_rps = { from = 2, to = 48, count = 9 } # offered requests/s, log-spaced
 
 # For kind = "synthetic":
 # prompt = { mean = 400, sigma = 0.8, lo = 16, hi = 4000 } # lognormal, clipped; or an integer

@@ -36,10 +36,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--value", metavar="COLUMN", help="heatmap: a measure (default: the rate that keeps the target)"
     )
-    parser.add_argument("--by", metavar="COLUMNS", type=column_list, help="a curve for each value (default: policy)")
+    parser.add_argument(
+        "--by", metavar="COLUMNS", type=column_list, help="a curve for each value (default: system, policy, router)"
+    )
     parser.add_argument("--panels", metavar="COLUMN", help="a panel for each value of a parameter")
     parser.add_argument("--target", metavar="SHARE", type=a_share, help="attainment to keep (default: 0.9)")
-    parser.add_argument("--cell", metavar="ID", help="time: the cell; not needed when steps of one cell were recorded")
+    parser.add_argument(
+        "--cell", metavar="ID", help="time: the cell, by id or conditions; not needed when only one has steps"
+    )
     parser.add_argument("--where", metavar="CONDITIONS", help=WHERE_HELP)
     parser.add_argument("--out", metavar="DIR", help="where the files go (default: plots/ in the run's directory)")
     parser.add_argument(

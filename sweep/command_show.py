@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         "one cell in the layout of `vllm bench serve`.",
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--cell", metavar="ID", help="one cell: its id, or the beginning of it")
+    parser.add_argument("--cell", metavar="ID", help="one cell: its id, the beginning of it, or policy=mixed,tp=1,...")
     parser.add_argument("--sort", metavar="COLUMN", help="list cells, the highest value of this column first")
     parser.add_argument("--lowest", action="store_true", help="with --sort: the lowest value first")
     parser.add_argument("--columns", metavar="NAMES", type=column_list, help="with --sort: columns to print, a,b,c")

@@ -15,6 +15,7 @@ from . import (
     command_goodput,
     command_init,
     command_plot,
+    command_report,
     command_schema,
     command_show,
     command_timeline,
@@ -210,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     command_goodput.add(commands)
     command_show.add(commands)
     command_plot.add(commands)
+    command_report.add(commands)
     command_timeline.add(commands)
     command_export.add(commands)
     command_compare.add(commands)

@@ -250,9 +250,13 @@ def _pairs(df: pd.DataFrame, x: str, y: str) -> Iterator[tuple[tuple[Any, Any], 
 
 
 def _name(names: Sequence[str], key: tuple[Any, ...]) -> str:
-    """Values in words: a policy or a model names itself, a number needs the name of its column."""
+    """Values in words: a policy or a model names itself, a number needs the name of its column.
+
+    What is missing is left out, unless nothing else is there.
+    """
     words = []
-    for name, value in zip(names, key, strict=True):
+    there = [pair for pair in zip(names, key, strict=True) if plain(pair[1]) is not None]
+    for name, value in there or zip(names, key, strict=True):
         text = plain_text(value)
         words.append(text if isinstance(plain(value), str) else f"{name} {text}")
     return ", ".join(words)

@@ -135,26 +135,36 @@ def print_best(best: list[Best], target: float = TARGET, title: str | None = Non
         box=box.SIMPLE_HEAD,
         title_justify="left",
     )
-    for name in best[0].parameters:
-        table.add_column(name)
-    per_gpu = ["GPUs", "req/s/GPU"] if any(row.n_gpus > 1 for row in best) else []
-    for label in ("req/s", *per_gpu, "attainment", "output tok/s", "ttft p99", "tpot p99", "KV peak", "preemptions"):
-        table.add_column(label, justify="right")
-    for row in best:
-        m = row.measures
-        table.add_row(
-            *(_text(value) for value in row.parameters.values()),
-            f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
-            *([str(row.n_gpus), f"{row.rate_per_gpu_rps:.3g}"] if per_gpu else []),
-            _number(m["attainment"], ".1%"),
-            _number(m["output_throughput_tps"], ",.0f"),
-            _number(1000 * m["ttft_p99_s"], ",.0f", " ms"),
-            _number(1000 * m["tpot_p99_s"], ",.1f", " ms"),
-            _number(m["kv_utilization_peak"], ".0%"),
-            _number(m["preemptions"], ",.0f"),
-        )
+    headers, rows = best_rows(best)
+    for place, header in enumerate(headers):
+        table.add_column(header, justify="left" if place < len(best[0].parameters) else "right")
+    for row in rows:
+        table.add_row(*row)
     width = None if sys.stdout.isatty() else 200
     Console(file=sys.stdout, width=width).print(table)
+
+
+def best_rows(best: list[Best]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of a table of configurations: the parameters, then the rate and the measures at it."""
+    per_gpu = ["GPUs", "req/s/GPU"] if any(row.n_gpus > 1 for row in best) else []
+    measures = ["attainment", "output tok/s", "ttft p99", "tpot p99", "KV peak", "preemptions"]
+    rows = []
+    for row in best:
+        m = row.measures
+        rows.append(
+            [
+                *(_text(value) for value in row.parameters.values()),
+                f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
+                *([str(row.n_gpus), f"{row.rate_per_gpu_rps:.3g}"] if per_gpu else []),
+                _number(m["attainment"], ".1%"),
+                _number(m["output_throughput_tps"], ",.0f"),
+                _number(1000 * m["ttft_p99_s"], ",.0f", " ms"),
+                _number(1000 * m["tpot_p99_s"], ",.1f", " ms"),
+                _number(m["kv_utilization_peak"], ".0%"),
+                _number(m["preemptions"], ",.0f"),
+            ]
+        )
+    return [*best[0].parameters, "req/s", *per_gpu, *measures], rows
 
 
 def rejections(df: pd.DataFrame) -> str | None:

@@ -99,7 +99,12 @@ def rows_where(df: pd.DataFrame, selection: str) -> pd.DataFrame:
 
 
 def one_cell(df: pd.DataFrame, cell: str) -> Any:
-    """The row of the cell whose id begins with `cell`; ValueError when none or several do."""
+    """The row of the cell whose id begins with `cell`, or that conditions choose; ValueError for none or several."""
+    if conditions(cell):
+        chosen = rows_where(df, cell)
+        if len(chosen) > 1:
+            raise ValueError(f"cell {cell!r}: chooses {len(chosen):,} cells, but must choose one")
+        return chosen.iloc[0]
     found = df[df["cell_id"].str.startswith(cell)]
     if len(found) != 1:
         many = f"{len(found)} cell ids begin" if len(found) else "no cell id begins"

@@ -3,12 +3,15 @@
 import contextlib
 import io
 import re
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import servesweep
+from servesweep.commands import main
 from servesweep.experiment_file import load_experiment
 from servesweep.plan import expand
 
@@ -49,7 +52,54 @@ def stand_ins(tmp_path_factory):
     servesweep.run_grid(
         "quickstart", settings=settings, workers=1, out=out, requests="all", steps="all", progress=False
     )
+    servesweep.run_grid(
+        "quickstart", settings=[*settings, "chip=a100-80-sxm"], workers=1, out=folder / "results/a100", progress=False
+    )
     return folder
+
+
+def commands(page: Path) -> list[str]:
+    """The servesweep commands of a page's shell blocks."""
+    lines = [line for language, content, _ in blocks(page) if language == "sh" for line in content.splitlines()]
+    return [line for line in lines if line.startswith("servesweep ")]
+
+
+REAL = ROOT / "docs" / "first-hour.md"  # its sweeps are run as they are
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page != REAL], ids=name)
+def test_commands_run(page, stand_ins, tmp_path, monkeypatch, capsys):
+    """Sweeps are only planned; what reads a run finds a small one of the same name."""
+    shutil.copytree(stand_ins, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    main(["init", "my.toml"])
+    for line in commands(page):
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] in ("run", "goodput"):
+            words = [*(word for word in words if word != "--dry-run"), "--dry-run"]
+        if words[0] == "init":
+            words.append("--force")
+        assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
+        capsys.readouterr()
+
+
+def test_the_first_hour_prints_what_it_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REAL)
+    for (language, content, line), following in zip(found, [*found[1:], ("", "", 0)], strict=True):
+        if language != "sh":
+            continue
+        for command in content.splitlines():
+            capsys.readouterr()
+            assert main(shlex.split(command, comments=True)[1:]) == 0, command
+        if following[0] == "text":
+            assert without_ends(capsys.readouterr().out) == without_ends(following[1]), f"line {line}"
+
+
+def without_ends(text: str) -> list[str]:
+    """Lines without the spaces at their ends and without empty ones; ids of cells are the rules' version's."""
+    return [re.sub(r"\b[0-9a-f]{16}\b", "0" * 16, line.rstrip()) for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("page", with_language("python"), ids=name)
@@ -69,7 +119,11 @@ def test_snippets_run_and_print_what_is_below_them(page, stand_ins, tmp_path, mo
             assert printed.getvalue() == following[1], f"{name(page)}, line {line}"
 
 
-CELLS = {"README.md": [2 * 2 * 2 * 2 * 11], "docs/sweeps.md": [3 * 16 * 2 * 2 * 2 * (1 + 2 + 1)]}  # of each experiment
+CELLS = {
+    "docs/coming-from.md": [140],
+    "README.md": [2 * 2 * 2 * 2 * 11],
+    "docs/sweeps.md": [3 * 16 * 2 * 2 * 2 * (1 + 2 + 1)],
+}  # of each experiment
 
 
 @pytest.mark.parametrize("page", with_language("toml"), ids=name)
@@ -103,6 +157,19 @@ def test_links_resolve(page):
 def test_every_page_of_docs_is_in_its_index():
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     assert [page for page in NAMES if page.startswith("docs/") and f"({page[5:]})" not in index] == ["docs/README.md"]
+
+
+def test_the_page_of_options_is_that_of_the_command(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import options
+
+    assert options.PAGE.read_text("utf-8") == options.page(), "run: python docs/options.py"
+    sys.modules.pop("options")
+
+
+def test_every_page_is_in_the_tree_of_the_site():
+    conf = (ROOT / "docs" / "conf.py").read_text("utf-8")
+    assert [page for page in NAMES if page.startswith("docs/") and f'"{page[5:-3]}"' not in conf] == []
 
 
 def test_licence_is_complete():

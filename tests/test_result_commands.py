@@ -111,6 +111,7 @@ def test_one_cell_is_printed_as_a_benchmark_prints_it(capsys, cells):
         (["show", "quickstart", "--where", "tp=two"], "no row has it; known: 1"),
         (["show", "quickstart", "--cell", "zz"], "no cell id begins with it"),
         (["show", "quickstart", "--cell", ""], "cell ids begin with it"),
+        (["show", "quickstart", "--cell", "policy=mixed"], "chooses 48 cells"),
         (["export", "quickstart", "--columns", "policy,nope"], "'nope' is no column"),
         (["export", "quickstart", "--table", "steps"], "was not asked to record steps"),
         (["export", "quickstart", "--out", "nowhere/x.csv"], "cannot be written"),
@@ -237,7 +238,7 @@ def test_init_writes_an_experiment_that_runs(capsys, tmp_path, monkeypatch):
     assert main(["init"]) == 0
     assert "experiment.toml" in capsys.readouterr().err
     plan = expand(load_experiment("experiment.toml"))
-    assert len(plan.cells) == len(plan.feasible) == 2 * 8 * 2 * (1 + 2 + 1)
+    assert len(plan.cells) == len(plan.feasible) == 2 * 9 * 2 * (1 + 2 + 1)
     assert main(["run", "experiment.toml", "--quiet", "--set", "n_requests=50"]) == 0
     (tmp_path / "experiment.toml").write_text("mine")
     assert main(["init"]) == 2

@@ -1,0 +1,44 @@
+"""The site of the documentation: sphinx-build -W -c docs . site. The README is its first page."""
+
+import shutil
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+project = "servesweep"
+version = release = version_of("servesweep")
+extensions = ["myst_parser"]
+include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "results/README.md"]
+root_doc = "README"
+myst_heading_anchors = 4  # links to headings, as GitHub has them
+html_theme = "furo"
+html_title = f"servesweep {version}"
+html_copy_source = False
+html_show_sourcelink = False
+
+_PAGES = (
+    ("Use it", ("first-hour", "coming-from", "sweeps", "results", "plots", "report", "timeline", "options")),
+    ("What it means", ("measures", "scheduler", "systems", "models", "workloads", "traces")),
+    ("How it works", ("engine", "README")),
+)
+
+
+def _contents(_: Any, page: str, source: list[str]) -> None:
+    """The README and every page stay plain Markdown: the tree of pages is put behind the first page here."""
+    if page == root_doc:
+        for caption, names in _PAGES:
+            entries = "\n".join(f"docs/{name}" for name in names)
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+        source[0] += "\n\n```{toctree}\n:hidden:\n:caption: About\n\nresults/README\nCHANGELOG\n```\n"
+
+
+def _index(app: Any, failure: Exception | None) -> None:
+    """What a web server shows for the folder itself."""
+    if failure is None and app.builder.format == "html":
+        shutil.copyfile(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _contents)
+    app.connect("build-finished", _index)
