@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         "--slo",
         metavar="NAME:MS",
         nargs="+",
-        help="limits in milliseconds on ttft, tpot and e2e, these and no others (default: [slo] of the experiment)",
+        help="limits in ms on ttft, tpot, e2e, itl_max, these and no others (default: [slo] of the experiment)",
     )
     parser.add_argument(
         "--attainment", metavar="SHARE", type=float, default=0.9, help="share of the requests that must meet them (0.9)"

@@ -217,6 +217,7 @@ class SloTable:
     ttft_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_HAS_TTFT))
     tpot_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
     e2e_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
+    itl_max_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
     warmup: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
     cooldown: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
 

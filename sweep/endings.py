@@ -142,18 +142,19 @@ def _too_slow_alone(cell: Cell, target: float) -> str | None:
     # Requests of decode_only systems arrive with their first token.
     prefill_s = step_seconds(prefill, prompt, prompt * (prompt + 1) / 2, prompt) * (setup.kind != "decode_only")
     decode_s = np.where(gaps > 0, step_seconds(setup.step.coefficients(), 1.0, prompt + 1, prompt + 1), 0.0)
-    floors = {"ttft": prefill_s, "tpot": decode_s, "e2e": prefill_s + gaps * decode_s}
+    floors = {"ttft": prefill_s, "tpot": decode_s, "e2e": prefill_s + gaps * decode_s, "itl_max": decode_s}
     what = {
         "ttft": "the prefill of the shortest prompt alone",
         "tpot": "a decode step alone",
         "e2e": "the quickest request alone",
+        "itl_max": "a decode step alone",
     }
     worst = None
     for name, seconds in floors.items():
         limit = cell.slo[f"{name}_slo_s"]
         share = 1.0 if limit is None else float(np.mean(seconds <= limit))
         if share < target and (worst is None or share < worst[0]):
-            floor_s = float(np.min(seconds[gaps > 0])) if name == "tpot" else float(seconds.min())
+            floor_s = float(np.min(seconds[gaps > 0])) if name in ("tpot", "itl_max") else float(seconds.min())
             slo = f"the {name} SLO of {1000 * limit:g} ms"
             worst = (
                 share,

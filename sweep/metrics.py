@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .balance import BALANCE, balance, prefills_only
+from .kernels.gaps import BINS, middles_s
 from .windows import BoolArray, FloatArray, IntArray, Window, ratio, row_means, row_percentiles
 
 if TYPE_CHECKING:
     from .results import Result
     from .runs import InstanceFacts
 
-LATENCIES = ("ttft", "tpot", "e2e", "queue_delay", "kv_transfer")
+LATENCIES = ("ttft", "tpot", "e2e", "queue_delay", "kv_transfer", "itl_max")
 PERCENTILES = (50, 90, 95, 99)
-SLOS = ("ttft", "tpot", "e2e")  # latencies that can have a limit, in the order of their columns
+SLOS = ("ttft", "tpot", "e2e", "itl_max")  # latencies that can have a limit, in the order of their columns
 MEASURES = (
     "attainment",
     "attainment_requests",
@@ -38,6 +39,7 @@ MEASURES = (
     "output_throughput_per_gpu_tps",
     "duration_s",
     *(f"{name}_{which}_s" for name in LATENCIES for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
+    *(f"itl_{which}_s" for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
     "preemptions",
     "recomputed_tokens",
     "prefill_tokens",
@@ -85,18 +87,30 @@ class LaneArrays(Protocol):
     def instances(self) -> InstanceFacts | None:
         """The instances of all lanes; None where nothing is known of them."""
 
+    @property
+    def itl_max_s(self) -> FloatArray | None:
+        """The longest time between two tokens of each request [L, N]; None where gaps were not kept."""
+
+    @property
+    def itl_counts(self) -> FloatArray | None:
+        """Times between tokens by length [L, BINS]; None where gaps were not kept."""
+
 
 _ROWS = tuple(LaneArrays.__annotations__)
+_GAPS = ("itl_max_s", "itl_counts")
 
 
 def one_lane(result: Result) -> LaneArrays:
     """A result seen as a batch of one lane; the arrays are views."""
     columns = {name: np.asarray(getattr(result, name))[None] for name in _ROWS if name != "n_requests"}
-    return cast(LaneArrays, SimpleNamespace(n_requests=np.array([len(result)]), instances=result.instances, **columns))
+    gaps = {name: None if getattr(result, name) is None else getattr(result, name)[None] for name in _GAPS}
+    others = {"n_requests": np.array([len(result)]), "instances": result.instances, **gaps}
+    return cast(LaneArrays, SimpleNamespace(**others, **columns))
 
 
 def _lanes_of(results: LaneArrays, rows: slice) -> LaneArrays:
-    return cast(LaneArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in _ROWS}))
+    gaps = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in _GAPS}
+    return cast(LaneArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in _ROWS}, **gaps))
 
 
 # ---------------------------------------------------------------------------------------------------- public measures
@@ -143,7 +157,7 @@ def percentile(result: Result, name: str, q: float, warmup: float = 0.2, cooldow
 
     Args:
         result: a run.
-        name: "ttft", "tpot", "e2e", "queue_delay" or "kv_transfer".
+        name: "ttft", "tpot", "e2e", "queue_delay", "kv_transfer" or "itl_max" (where gaps were kept).
         q: 0 to 100.
 
     Returns:
@@ -216,6 +230,7 @@ def measures(
     ttft_slo_s: float | FloatArray | None,
     tpot_slo_s: float | FloatArray | None,
     e2e_slo_s: float | FloatArray | None = None,
+    itl_max_slo_s: float | FloatArray | None = None,
     warmup: float,
     cooldown: float,
     n_gpus: int | IntArray,
@@ -226,7 +241,7 @@ def measures(
 
     Args:
         results: the outcome of L lanes.
-        ttft_slo_s, tpot_slo_s, e2e_slo_s: seconds, one for all or one a lane; None or NaN is not checked.
+        ttft_slo_s, tpot_slo_s, e2e_slo_s, itl_max_slo_s: seconds, one for all or one a lane; None or NaN: not checked.
         warmup, cooldown: see `attainment`.
         n_gpus: GPUs of the system, one number for all or one a lane.
 
@@ -237,7 +252,7 @@ def measures(
         ValueError: a negative SLO, a share outside [0, 1], fewer than one GPU.
     """
     lanes = len(results.n_requests)
-    given = {"ttft": ttft_slo_s, "tpot": tpot_slo_s, "e2e": e2e_slo_s}
+    given = {"ttft": ttft_slo_s, "tpot": tpot_slo_s, "e2e": e2e_slo_s, "itl_max": itl_max_slo_s}
     limits = {name: _slo(f"{name}_slo_s", limit, lanes) for name, limit in given.items()}
     _check_shares(warmup, cooldown)
     gpus = np.broadcast_to(np.asarray(n_gpus), (lanes,))
@@ -310,7 +325,12 @@ def _measures(
         "finished": finished_count,
         "rejected": np.count_nonzero(lanes.rejected, axis=1),
     }
+    columns |= _itl(lanes, finished)
     for name in LATENCIES:
+        if name == "itl_max" and lanes.itl_max_s is None:
+            missing = ("mean", *(f"p{q}" for q in PERCENTILES))
+            columns |= {f"itl_max_{which}_s": np.full(len(gpus), np.nan) for which in missing}
+            continue
         values, count = window.sorted(_LATENCY[name](lanes))
         columns[f"{name}_mean_s"] = row_means(values, count)
         points = row_percentiles(values, count, np.array(PERCENTILES, dtype=np.float64))
@@ -346,12 +366,33 @@ def _kv_transfer(lanes: LaneArrays) -> FloatArray:
     return lanes.kv_ready_s - lanes.first_token_s
 
 
+def _itl_max(lanes: LaneArrays) -> FloatArray:
+    return np.full(lanes.finish_s.shape, np.nan) if lanes.itl_max_s is None else lanes.itl_max_s
+
+
+def _itl(lanes: LaneArrays, finished: BoolArray) -> dict[str, FloatArray]:
+    """Mean and percentiles of the times between tokens of the finished requests, pooled. [R]"""
+    gaps = np.where(finished, lanes.output_tokens - 1, 0)
+    spans = np.where(gaps > 0, lanes.finish_s - lanes.first_token_s, 0.0)
+    columns = {"itl_mean_s": ratio(np.nansum(spans, axis=1), gaps.sum(axis=1))}
+    for q in PERCENTILES:
+        if lanes.itl_counts is None:
+            columns[f"itl_p{q}_s"] = np.full(len(gaps), np.nan)
+            continue
+        total = lanes.itl_counts.sum(axis=1)
+        # The smallest bin below which, itself included, q percent of the times lie.
+        place = (lanes.itl_counts.cumsum(axis=1) < np.ceil(total * q / 100)[:, None]).sum(axis=1)
+        columns[f"itl_p{q}_s"] = np.where(total > 0, middles_s()[np.minimum(place, BINS - 1)], np.nan)
+    return columns
+
+
 _LATENCY: dict[str, Callable[[LaneArrays], FloatArray]] = {
     "ttft": _ttft,
     "tpot": _tpot,
     "e2e": _e2e,
     "queue_delay": _queue_delay,
     "kv_transfer": _kv_transfer,
+    "itl_max": _itl_max,
 }
 
 

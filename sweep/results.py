@@ -41,6 +41,8 @@ class Result:
         running_steps, block_steps: running requests, and blocks held, summed over the steps; NaN where not counted.
         busy_s: seconds spent inside steps; NaN where not counted.
         num_blocks: KV blocks of the instance; NaN for unlimited memory.
+        itl_max_s: float64 [N], the longest time between two tokens; None unless gaps were kept (`run_systems`).
+        itl_counts: times between tokens, counted by length; None likewise.
         batch_steps: steps that running_steps and block_steps are sums over; all steps unless given.
         instances: what each instance of a system did; None where unknown.
 
@@ -70,6 +72,8 @@ class Result:
         num_blocks: float = np.nan,
         batch_steps: int | None = None,
         instances: InstanceFacts | None = None,
+        itl_max_s: ArrayLike | None = None,
+        itl_counts: FloatArray | None = None,
     ) -> None:
         self.arrival_s: FloatArray = np.asarray(arrival_s, dtype=np.float64)
         if self.arrival_s.ndim != 1:
@@ -93,6 +97,8 @@ class Result:
         self.num_blocks = float(num_blocks)
         self.batch_steps = self.steps if batch_steps is None else int(batch_steps)
         self.instances = instances
+        self.itl_max_s = None if itl_max_s is None else _column("itl_max_s", itl_max_s, np.float64, n)
+        self.itl_counts = itl_counts
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -163,6 +169,7 @@ class Result:
         cooldown: float = 0.2,
         n_gpus: int = 1,
         e2e_slo: float | None = None,
+        itl_max_slo: float | None = None,
     ) -> dict[str, float | int]:
         """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/measures.md.
 
@@ -174,6 +181,7 @@ class Result:
             ttft_slo_s=ttft_slo,
             tpot_slo_s=tpot_slo,
             e2e_slo_s=e2e_slo,
+            itl_max_slo_s=itl_max_slo,
             warmup=warmup,
             cooldown=cooldown,
             n_gpus=n_gpus,

@@ -122,6 +122,8 @@ class LaneResults:
             block_steps=float(self.block_steps[system]),
             busy_s=float(self.busy_s[system]),
             num_blocks=float(self.num_blocks[system]),
+            itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
+            itl_counts=None if self.itl_counts is None else self.itl_counts[system],
             batch_steps=int(self.batch_steps[system]),
             instances=self.instances.of(system),
         )

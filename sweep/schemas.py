@@ -25,6 +25,10 @@ _LATENCY_NAMES = {
     "e2e": ("end-to-end latency", "finish - arrival"),
     "queue_delay": ("queueing delay", "first admission - arrival"),
     "kv_transfer": ("KV transfer time", "KV at the decode instance - first token"),
+    "itl_max": (
+        "longest inter-token latency",
+        "the longest time between two tokens of a request; null without its SLO",
+    ),
 }
 
 
@@ -162,6 +166,12 @@ _PARAMETERS = [
     _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),
     _field("e2e_slo_s", _FLOAT, "s", "limit on the end-to-end latency that attainment checks; null is not checked"),
     _field(
+        "itl_max_slo_s",
+        _FLOAT,
+        "s",
+        "limit on the longest time between two tokens of a request that attainment checks; null is not checked",
+    ),
+    _field(
         "warmup", _FLOAT, "share", "the first int(n_requests x warmup) requests to arrive are outside the window", True
     ),
     _field(
@@ -206,6 +216,13 @@ _MEASURES = [
         "requests of the window with end-to-end latency <= e2e_slo_s / attainment_requests; null without that SLO",
     ),
     _field(
+        "itl_max_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with no time between two tokens > itl_max_slo_s / attainment_requests; "
+        "null without that SLO",
+    ),
+    _field(
         "request_goodput_rps", _FLOAT, "requests/s", "requests of the whole run that meet every SLO set / duration_s"
     ),
     _field("request_throughput_rps", _FLOAT, "requests/s", "finished / duration_s"),
@@ -222,6 +239,19 @@ _MEASURES = [
     _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
     _field("duration_s", _FLOAT, "s", "last finish - first arrival; in prefill_only last first token - first arrival"),
     *_latency_fields(),
+    _field(
+        "itl_mean_s", _FLOAT, "s", "inter-token latency: time between two tokens, mean over those of finished requests"
+    ),
+    *(
+        _field(
+            f"itl_p{q}_s",
+            _FLOAT,
+            "s",
+            f"{q}th percentile of the inter-token latencies of the whole run, pooled, within 1 %; "
+            "null unless itl_max_slo_s is set",
+        )
+        for q in PERCENTILES
+    ),
     _field("preemptions", _INT, "preemptions", "times that a running request lost its KV blocks, summed over the run"),
     _field(
         "recomputed_tokens",

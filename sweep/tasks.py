@@ -142,7 +142,8 @@ def _outcome(task: Task) -> Outcome:
 
 def _simulate(task: Task) -> Outcome:
     logged = [lane for lane, keep in enumerate(task.keep_steps) if keep]
-    results = run_systems(task.systems, step_log=logged)
+    gaps = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
+    results = run_systems(task.systems, step_log=logged, gaps=gaps)
     found = measures(
         results,
         **{key: np.array([slo[key] for slo in task.slos], np.float64) for key in (f"{name}_slo_s" for name in SLOS)},

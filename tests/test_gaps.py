@@ -107,6 +107,24 @@ def test_gaps_of_systems_are_those_of_the_oracle(case: SystemCase) -> None:
     check(kept.itl_max_s[0], kept.itl_counts[0], times, np.ones(len(requests), bool))
 
 
+@given(lane_cases())
+def test_measures_of_gaps(case: LaneCase) -> None:
+    kept = run_systems(lanes_of([case]), gaps=True)
+    times = emission_times(case)
+    gaps = np.sort(np.concatenate([np.zeros(0), *(np.diff(values) for values in times.values())]))
+    longest = np.array([np.diff(values).max(initial=0.0) for values in times.values()])
+    slo = float(np.median(longest)) * 1.001 + 1e-9 if longest.size else 1.0
+    summary = kept.result(0).summary(itl_max_slo=slo, warmup=0, cooldown=0)
+    assert summary["itl_max_attainment"] == pytest.approx((longest <= slo).sum() / len(case.traffic.arrival_s))
+    if not gaps.size:
+        assert math.isnan(summary["itl_p99_s"])
+        return
+    assert summary["itl_mean_s"] == pytest.approx(gaps.mean(), rel=1e-6)
+    for q in (50, 90, 95, 99):
+        exact = max(gaps[math.ceil(gaps.size * q / 100) - 1], 1e-6)
+        assert summary[f"itl_p{q}_s"] == pytest.approx(exact, rel=0.0101)
+
+
 def test_nothing_is_kept_unless_asked() -> None:
     results = run_lanes([])
     assert results.itl_max_s is None
