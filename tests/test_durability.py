@@ -454,6 +454,4 @@ def test_a_run_shows_itself_in_a_notebook(undisturbed):
     assert "req/s at 90% attainment" in html
     assert html.count("<tr") == 4  # a head and three policies
     assert repr(undisturbed).startswith("<Run small: 288 cells, 144 ok, ")
-    assert not [
-        name for name, kind in undisturbed.df.dtypes.items() if kind.kind == "O" and "int" not in str(kind).lower()
-    ]
+    assert "object" not in undisturbed.df.dtypes.astype(str).tolist()
