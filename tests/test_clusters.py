@@ -215,10 +215,14 @@ def test_options_of_backends_that_cannot_be(options, words):
 
 @needs_ray
 def test_ray_gives_the_same_bytes_and_finds_killer_cells(undisturbed, folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))  # for KillerTask
     run = run_grid("small.toml", out="out", progress=False, backend="ray", max_lanes=12)
     assert run.counts["ok"] == FEASIBLE
     assert digests(folder / "out") == digests(undisturbed.directory)
     make_task = runner.make_task
     monkeypatch.setattr(runner, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
-    broken = run_grid("small.toml", out="other", progress=False, backend="ray", settings={"seed": 0})
-    assert (broken.counts["failed"], broken.counts["ok"]) == (1, FEASIBLE // 2 - 1)
+    broken = run_grid(
+        "small.toml", out="other", progress=False, backend="ray", settings={"seed": 0, "policy": "chunked"}
+    )
+    assert (broken.counts["failed"], broken.counts["ok"]) == (1, FEASIBLE // 6 - 1)
+    assert broken.failed["error"].str.startswith("WorkerCrashedError: ").all()
