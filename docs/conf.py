@@ -7,8 +7,9 @@ from typing import Any
 
 project = "servesweep"
 version = release = version_of("servesweep")
-extensions = ["myst_parser"]
-include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "results/README.md"]
+extensions = ["myst_nb"]  # myst_parser, and notebooks
+nb_execution_mode = "off"  # they hold their output
+include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
 root_doc = "README"
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 html_theme = "furo"
@@ -17,7 +18,23 @@ html_copy_source = False
 html_show_sourcelink = False
 
 _PAGES = (
-    ("Use it", ("first-hour", "coming-from", "sweeps", "results", "plots", "report", "timeline", "options")),
+    (
+        "Use it",
+        (
+            "first-hour",
+            "coming-from",
+            "sweeps",
+            "goodput",
+            "scaling",
+            "results",
+            "plots",
+            "report",
+            "timeline",
+            "options",
+            "notebooks/policies",
+            "notebooks/disaggregated",
+        ),
+    ),
     ("What it means", ("measures", "scheduler", "systems", "models", "workloads", "traces")),
     ("How it works", ("engine", "README")),
 )

@@ -165,7 +165,7 @@ def benchmark_block(cell: dict[str, Any]) -> list[str]:
     line("Total input tokens:", None if tokens[0] is None or tokens[1] is None else tokens[0] - tokens[1], "d")
     line("Total generated tokens:", tokens[1], "d")
     line("Request throughput (req/s):", cell["request_throughput_rps"], ".2f")
-    if cell["ttft_slo_s"] is not None or cell["tpot_slo_s"] is not None:
+    if any(value is not None for name, value in cell.items() if name.endswith("_slo_s")):
         line("Request goodput (req/s):", cell["request_goodput_rps"], ".2f")
     line("Output token throughput (tok/s):", output, ".2f")
     line("Total token throughput (tok/s):", total, ".2f")

@@ -22,8 +22,9 @@ def new_axes(ax: Axes | None) -> Axes:
         return ax
     import matplotlib.pyplot as plt
 
+    figure = plt.figure(layout="constrained")  # not inside: a backend's own settings would be undone with the style
     with matplotlib.rc_context(STYLE):
-        return plt.subplots(layout="constrained")[1]
+        return figure.add_subplot()
 
 
 def limits_of(df: pd.DataFrame, y: str, target: float) -> list[float]:

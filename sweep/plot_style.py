@@ -38,6 +38,9 @@ _UNITS = {"share": "%", "requests/s": "req/s", "tokens/s": "tok/s"}
 _ENDINGS = ("_s", "_ms", "_rps", "_tps")
 _NAMES = {
     "output_rate_per_user_tps": "Tokens/s per user, 1 / median TPOT",
+    "n_instances": "Instances",
+    "n_prefill": "Prefill instances",
+    "n_decode": "Decode instances",
     "request_rate_rps": "Offered request rate",
     "request_rate_per_gpu_rps": "Request rate kept per GPU",
 }
@@ -66,7 +69,7 @@ def label(name: str, unit: str = "") -> str:
         words = " ".join(parts).replace("per GPU", "per GPU")
         words = words if words[:1].isupper() else words[:1].upper() + words[1:]
     unit = _UNITS.get(unit, unit)
-    return f"{words} ({unit})" if unit and unit != "1" else words
+    return f"{words} ({unit})" if unit not in ("", "1", "instances") else words
 
 
 def scaled(values: Any, unit: str) -> tuple[float, str]:

@@ -62,7 +62,11 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
         "counts": f"{len(df):,} cells: {', '.join(counts)}. {_workloads(df)}",
         "warning": rejections(df),
         "target": target,
-        "slo": {name: df[f"{name}_slo_s"].dropna().unique().tolist() for name in ("ttft", "tpot")},
+        "slo": {
+            name.removesuffix("_slo_s"): df[name].dropna().unique().tolist()
+            for name in parameters(df)
+            if name.endswith("_slo_s")
+        },
         "axes": [_axis(df, name, unit[name]) for name in swept],
         "measures": [{"name": name, "unit": unit[name]} for name in shown],
         "id": df["cell_id"].tolist(),

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -60,7 +61,8 @@ def stand_ins(tmp_path_factory):
 
 def commands(page: Path) -> list[str]:
     """The servesweep commands of a page's shell blocks."""
-    lines = [line for language, content, _ in blocks(page) if language == "sh" for line in content.splitlines()]
+    contents = [content.replace("\\\n", " ") for language, content, _ in blocks(page) if language == "sh"]
+    lines = [line for content in contents for line in content.splitlines()]
     return [line for line in lines if line.startswith("servesweep ")]
 
 
@@ -76,8 +78,10 @@ def test_commands_run(page, stand_ins, tmp_path, monkeypatch, capsys):
     main(["init", "my.toml"])
     for line in commands(page):
         words = shlex.split(line, comments=True)[1:]
-        if words[0] in ("run", "goodput"):
+        if words[0] == "run":
             words = [*(word for word in words if word != "--dry-run"), "--dry-run"]
+        if words[0] == "goodput":
+            words += ["--set", "n_requests=50", "--iters", "2"]
         if words[0] == "init":
             words.append("--force")
         assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
@@ -157,6 +161,41 @@ def test_links_resolve(page):
 def test_every_page_of_docs_is_in_its_index():
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     assert [page for page in NAMES if page.startswith("docs/") and f"({page[5:]})" not in index] == ["docs/README.md"]
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_run_and_print_what_they_hold(notebook, tmp_path, monkeypatch):
+    import matplotlib
+    import matplotlib.pyplot
+
+    matplotlib.use("Agg")
+    matplotlib.pyplot.close("all")  # of other pages
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "notebook"}
+    pictures = 0
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("".join(cell["source"]), f"{notebook.name}, {cell['id']}", "exec"), namespace)
+        due = "".join("".join(output["text"]) for output in cell["outputs"] if output["output_type"] == "stream")
+        assert printed.getvalue() == due, "run: python docs/notebooks.py"
+        held = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+        assert len(matplotlib.pyplot.get_fignums()) == held
+        matplotlib.pyplot.close("all")
+        pictures += held
+    assert pictures > 0
+
+
+def test_notebooks_are_those_of_their_source(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import notebooks
+
+    for name, cells in (("policies", notebooks.POLICIES), ("disaggregated", notebooks.DISAGGREGATED)):
+        held = json.loads((notebooks.FOLDER / f"{name}.ipynb").read_text("utf-8"))["cells"]
+        assert ["".join(cell["source"]) for cell in held] == [notebooks.source(text)[1] for text in cells]
+    sys.modules.pop("notebooks")
 
 
 def test_the_page_of_options_is_that_of_the_command(monkeypatch):
