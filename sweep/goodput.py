@@ -149,8 +149,8 @@ def find_goodput(
     """The highest request rate that meets the SLOs, for every configuration of an experiment, and write the tables.
 
     config     as for `run_grid`. Its request rates are not used, and need not be there
-    slo        limits in ms, {"ttft": 200, "tpot": 50} or ["ttft:200", "tpot:50"], of ttft, tpot, e2e, itl_max: these and
-               no others. None: those of the experiment
+    slo        limits in ms, {"ttft": 200, "tpot": 50} or ["ttft:200", "tpot:50"], of ttft, tpot, e2e, itl_max: these
+               and no others. None: those of the experiment
     attainment, lo, hi, iters, rel_tol, find_upper, joint    see `Question`
     warmup, cooldown    shares of the requests, the first and the last to arrive, that are not counted; None: those of
                the experiment
