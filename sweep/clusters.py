@@ -41,7 +41,8 @@ class Dask:
     def __init__(self, address: str) -> None:
         distributed = _import("distributed", "dask")
         # What it says while it reconnects, with tracebacks, is said here in a sentence.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._address = address
         try:
             self._client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
@@ -81,7 +82,11 @@ class Dask:
                     continue
                 sent.discard(future)
                 if future.status == "finished":
-                    yield future.result()
+                    try:
+                        result = future.result()
+                    except Exception as error:  # it has ended, but cannot be had
+                        raise BackendLost(f"the Dask scheduler at {self._address} is gone") from error
+                    yield result
                 elif future.status == "error":
                     died = worker_reason(future.exception())  # what the others do still counts
                 else:
