@@ -253,14 +253,15 @@ class Engine:
         s, p = self.state, self.params
         counted = (p.num_blocks[lanes] < NO_LIMIT) & self.rules.decodes
         tokens, emitted, blocks = self._without_preemption(lanes)
+        steps = s.tick[lanes] + s.prefill_steps[lanes]
         self._totals[:, p.lane[lanes]] = [
-            s.tick[lanes] + s.prefill_steps[lanes],
+            steps,
             tokens + s.repeated_tokens[lanes],
             s.recomputed_tokens[lanes],
             np.where(counted, s.peak[lanes], 0),
             emitted + s.silent_steps[lanes],
             np.where(counted, blocks + s.silent_blocks[lanes], 0),
-            s.now[lanes] - s.idle_s[lanes],
+            np.where(steps > 0, s.now[lanes] - s.idle_s[lanes], 0),
         ]
         self.gap_counts[p.lane[lanes]] = s.gap_counts[lanes]
         keep = np.ones(s.running.size, np.bool_)

@@ -325,7 +325,7 @@ def _measures(
         "finished": finished_count,
         "rejected": np.count_nonzero(lanes.rejected, axis=1),
     }
-    columns |= _itl(lanes, finished)
+    columns |= _itl(lanes, finished & ~prefilled[:, None])
     for name in LATENCIES:
         if name == "itl_max" and lanes.itl_max_s is None:
             missing = ("mean", *(f"p{q}" for q in PERCENTILES))

@@ -113,7 +113,8 @@ def slo_words(df: pd.DataFrame) -> str:
     """The SLOs of a run in words."""
     parts = []
     for name in SLOS:
-        values = df[f"{name}_slo_s"].dropna().unique()
+        column = f"{name}_slo_s"
+        values = df[column].dropna().unique() if column in df else ()  # a run of an earlier version has fewer
         if len(values):
             parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")
     return " and ".join(parts) or "no SLO set"

@@ -150,7 +150,7 @@ def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
         assert facts["lanes"] == [len(instance.units) for instance in instances]
         assert facts["requests"] == [instance.requests for instance in instances]
         assert facts["steps"] == [instance.steps for instance in instances]
-        assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=0)
+        assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=1e-12)
 
 
 def check_log(log: Mapping[str, Any], case: SystemCase) -> None:

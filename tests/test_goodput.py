@@ -302,10 +302,10 @@ def test_every_ending_has_a_definition():
 
 
 def test_every_slo_counts_and_each_alone_is_a_column(tmp_path):
-    row = searched(tmp_path, {"ttft": 60, "tpot": 10, "e2e": 900})
+    row = searched(tmp_path, {"ttft": 60, "tpot": 10, "e2e": 900, "itl_max": 60})
     own = [row[f"{name}_attainment"] for name in SLOS]
     assert row["attainment"] <= min(own)
-    assert [row[f"{name}_slo_s"] for name in SLOS] == [0.06, 0.01, 0.9]
+    assert [row[f"{name}_slo_s"] for name in SLOS] == [0.06, 0.01, 0.9, 0.06]
     probes = load(tmp_path, "probes")
     above = probes[probes["request_rate_rps"] == row["next_rate_rps"]].iloc[0]
     assert above[f"{row['binding_slo']}_attainment"] == min(above[f"{name}_attainment"] for name in SLOS)
@@ -323,7 +323,7 @@ def test_without_joint_each_slo_is_met_on_its_own(tmp_path):
 def test_slos_replace_those_of_the_experiment_and_take_texts_or_numbers():
     assert parse_slos(["ttft:200", "e2e:5e3"]) == parse_slos({"ttft": 200, "e2e": 5000.0}) == {"ttft": 200, "e2e": 5000}
     plan = searched_plan(GRID, Question(), slo=["e2e:5000"])
-    assert {tuple(cell.slo[f"{name}_slo_s"] for name in SLOS) for cell in plan.cells} == {(None, None, 5.0)}
+    assert {tuple(cell.slo[f"{name}_slo_s"] for name in SLOS) for cell in plan.cells} == {(None, None, 5.0, None)}
 
 
 def test_warmup_and_cooldown_can_be_set(tmp_path):

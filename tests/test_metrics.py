@@ -104,6 +104,7 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
             f"{name}_attainment": math.nan if slos[name] is None else share([meets(i, [name]) for i in window])
             for name in ("ttft", "tpot", "e2e")
         },
+        "itl_max_attainment": math.nan,  # of gaps see test_gaps
         "request_goodput_rps": sum(meets(i) for i in range(n)) / duration,
         "request_throughput_rps": len(done) / duration,
         "output_throughput_tps": output / duration,
@@ -117,6 +118,12 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
         expected[f"{name}_mean_s"] = math.fsum(have) / len(have) if have else math.nan
         for q in PERCENTILES:
             expected[f"{name}_p{q}_s"] = float(np.percentile(have, q)) if have else math.nan
+    expected |= {f"itl_max_{which}_s": math.nan for which in ("mean", *(f"p{q}" for q in PERCENTILES))}
+    finished = [i for i in range(n) if not math.isnan(finish[i]) and not prefill_only]
+    gaps = sum(int(result.output_tokens[i]) - 1 for i in finished)
+    spans = [float(finish[i] - first[i]) for i in finished if result.output_tokens[i] > 1]
+    expected["itl_mean_s"] = math.fsum(spans) / gaps if gaps else math.nan
+    expected |= {f"itl_p{q}_s": math.nan for q in PERCENTILES}
     expected |= {
         "preemptions": sum(result.preemptions),
         "recomputed_tokens": result.recomputed_tokens,
@@ -222,7 +229,7 @@ def batch(results):
         if columns[0].ndim:
             columns = [np.pad(x, (0, width - len(x)), constant_values=padding.get(name, np.nan)) for x in columns]
         lanes[name] = np.stack(columns)
-    return SimpleNamespace(**lanes)
+    return SimpleNamespace(itl_max_s=None, itl_counts=None, **lanes)
 
 
 def same(a, b):
@@ -282,7 +289,7 @@ def test_a_lane_is_alone_in_its_batch(seed, lengths, chunk):
 
 def test_measures_leave_the_results_alone():
     lanes = batch([random_result(np.random.default_rng(3), n, shuffled=n == 7) for n in (7, 20)])
-    arrays = {name: value for name, value in vars(lanes).items() if name != "instances"}
+    arrays = {name: value for name, value in vars(lanes).items() if isinstance(value, np.ndarray)}
     before = {name: value.copy() for name, value in arrays.items()}
     for value in arrays.values():
         value.flags.writeable = False
@@ -306,8 +313,9 @@ def test_measures_leave_the_results_alone():
 
 def test_no_lanes_give_empty_columns():
     empty = random_result(np.random.default_rng(0), 5)
-    arrays = {name: value[:0] for name, value in vars(batch([empty])).items() if name != "instances"}
-    lanes = SimpleNamespace(**arrays, instances=None)
+    others = {"instances": None, "itl_max_s": None, "itl_counts": None}
+    arrays = {name: value[:0] for name, value in vars(batch([empty])).items() if name not in others}
+    lanes = SimpleNamespace(**arrays, **others)
     found = measures(lanes, ttft_slo_s=None, tpot_slo_s=None, warmup=0.2, cooldown=0.2, n_gpus=1)
     assert tuple(found) == MEASURES
     assert {column.shape for column in found.values()} == {(0,)}

@@ -214,7 +214,7 @@ def table(rows, **axes):
     df["status"] = "ok"
     for name in ("ttft_p99_s", "tpot_p99_s", "kv_utilization_peak", "preemptions"):
         df[name] = 0.5
-    df["ttft_slo_s"], df["tpot_slo_s"], df["e2e_slo_s"] = 0.2, np.nan, np.nan
+    df["ttft_slo_s"], df["tpot_slo_s"], df["e2e_slo_s"], df["itl_max_slo_s"] = 0.2, np.nan, np.nan, np.nan
     df.attrs["config"] = {"name": "x", "scheduler": {"policy": ["a", "b"], "block_size": [1, 2]}, **axes}
     return df
 
