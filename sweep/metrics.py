@@ -374,7 +374,9 @@ def _itl(lanes: LaneArrays, finished: BoolArray) -> dict[str, FloatArray]:
     """Mean and percentiles of the times between tokens of the finished requests, pooled. [R]"""
     gaps = np.where(finished, lanes.output_tokens - 1, 0)
     spans = np.where(gaps > 0, lanes.finish_s - lanes.first_token_s, 0.0)
-    columns = {"itl_mean_s": ratio(np.nansum(spans, axis=1), gaps.sum(axis=1))}
+    # In order: other sums depend on the padding, by a rounding.
+    total_s = np.cumsum(np.nan_to_num(spans, nan=0.0), axis=1)[:, -1:].sum(axis=1)
+    columns = {"itl_mean_s": ratio(total_s, gaps.sum(axis=1))}
     for q in PERCENTILES:
         if lanes.itl_counts is None:
             columns[f"itl_p{q}_s"] = np.full(len(gaps), np.nan)
