@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .grid_run import Interrupted, Run, RunStopped
     from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
     from .metrics import attainment, max_rate, percentile
+    from .placement import Placement, find_placement
     from .requests import Request, simulate
     from .results import Result
     from .runner import iter_run, run_grid
@@ -42,6 +43,7 @@ _MODULES = {
     "grid_run": ("Interrupted", "Run", "RunStopped"),
     "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
     "metrics": ("attainment", "max_rate", "percentile"),
+    "placement": ("Placement", "find_placement"),
     "requests": ("Request", "simulate"),
     "results": ("Result",),
     "runner": ("iter_run", "run_grid"),
@@ -84,6 +86,7 @@ __all__ = [
     "Link",
     "LognormalLen",
     "Model",
+    "Placement",
     "PrefillOnly",
     "Request",
     "Result",
@@ -97,6 +100,7 @@ __all__ = [
     "chip_names",
     "conversation_workload",
     "find_goodput",
+    "find_placement",
     "iter_run",
     "kv_transfer_time",
     "link",

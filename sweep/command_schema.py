@@ -10,7 +10,11 @@ from .command_options import add_command, print_json
 if TYPE_CHECKING:
     from .command_options import Commands
 
-_ROW = {"goodput": "configuration", "probes": "rate"}  # what a row is, where the name does not tell
+_ROW = {
+    "goodput": "configuration",
+    "probes": "rate",
+    "placement": "candidate",
+}  # what a row is, where the name does not tell
 
 
 def add(commands: Commands) -> None:

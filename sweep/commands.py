@@ -14,6 +14,7 @@ from . import (
     command_export,
     command_goodput,
     command_init,
+    command_placement,
     command_plot,
     command_report,
     command_schema,
@@ -209,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--debug", action="store_true", help="show the traceback of an error")
     run.set_defaults(command=_run)
     command_goodput.add(commands)
+    command_placement.add(commands)
     command_show.add(commands)
     command_plot.add(commands)
     command_report.add(commands)

@@ -179,6 +179,26 @@ def searched_plan(
     settings: Sequence[str] | Mapping[str, Any] = (),
 ) -> Plan:
     """The configurations of an experiment: its cells without their rates, all at the lower end of the search."""
+    plan = expand(
+        searched_experiment(config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
+    )
+    if any(all(cell.slo[f"{name}_slo_s"] is None for name in SLOS) for cell in plan.cells):
+        raise ConfigError([f"{plan.experiment.source}: {_NO_SLO}"])
+    return plan
+
+
+def searched_experiment(
+    config: str | Path | Mapping[str, Any] | Experiment,
+    question: Question,
+    *,
+    slo: Mapping[str, float] | Sequence[str] | None = None,
+    warmup: float | None = None,
+    cooldown: float | None = None,
+    trace: str | Path | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    further: Mapping[str, tuple[Any, str]] | None = None,
+) -> Experiment:
+    """An experiment with the options of a search, and those in `further`, as `load_experiment` takes them."""
     texts = [settings] if isinstance(settings, str) else list(settings)
     for text in texts:
         if str(text).partition("=")[0].strip() in ("request_rate_rps", "workload.request_rate_rps"):
@@ -195,10 +215,7 @@ def searched_plan(
     options |= {
         f"slo.{key}": (share, key) for key, share in (("warmup", warmup), ("cooldown", cooldown)) if share is not None
     }
-    plan = expand(load_experiment(config, trace=trace, settings=settings, options=options))
-    if any(all(cell.slo[f"{name}_slo_s"] is None for name in SLOS) for cell in plan.cells):
-        raise ConfigError([f"{plan.experiment.source}: {_NO_SLO}"])
-    return plan
+    return load_experiment(config, trace=trace, settings=settings, options={**options, **(further or {})})
 
 
 def parse_slos(slo: Mapping[str, float] | Sequence[str]) -> dict[str, float]:

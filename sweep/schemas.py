@@ -480,6 +480,48 @@ PROBES_SCHEMA = _schema(
     ],
 )
 
+# Of the goodput table, what tells one candidate of a placement from another, and how it did.
+_OF_GOODPUT = (
+    *("system", "n_instances", "n_prefill", "n_decode", "tp", "pp", "prefill_tp", "prefill_pp"),
+    *("decode_tp", "decode_pp", "n_gpus", "policy", "token_budget", "chunk_budget"),
+    *(f"{x}_slo_s" for x in SLOS),
+    *("target", "max_rate_rps", "goodput_per_gpu_rps", "ending", "reason", "next_rate_rps", "rate_low_rps"),
+    *("rate_high_rps", "attainment", "attainment_requests", "ttft_attainment", "tpot_attainment", "binding_slo"),
+    *("output_throughput_tps", "ttft_p99_s", "tpot_p99_s"),
+)
+
+PLACEMENT_SCHEMA = _schema(
+    "placement",
+    [
+        _field("cell_id", _TEXT, "", "the search, as in the goodput table of the part's directory", True),
+        _field("status", _TEXT, "", "ok, infeasible (the configuration cannot run) or failed (see error)", True),
+        _field("error", _TEXT, "", "why there is no rate; null when status is ok"),
+        _field(
+            "part",
+            _TEXT,
+            "",
+            "prefill: one prefill_only instance, TTFT SLO alone; decode: one decode_only instance, TPOT SLO alone; "
+            "joint: a whole system, every SLO",
+            True,
+        ),
+        _field(
+            "is_chosen",
+            _BOOL,
+            "",
+            "the parallelism that the placement takes for this role; of joint rows, the system that it comes to",
+            True,
+        ),
+        _field(
+            "predicted_rps",
+            _FLOAT,
+            "requests/s",
+            "min(n_prefill x max_rate_rps of its prefill row, n_decode x that of its decode row); null unless the "
+            "system is disaggregated and both have one",
+        ),
+        *(GOODPUT_SCHEMA.field(name) for name in _OF_GOODPUT),
+    ],
+)
+
 SCHEMAS: dict[str, pa.Schema] = {
     "cells": CELLS_SCHEMA,
     "requests": REQUESTS_SCHEMA,
@@ -488,6 +530,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "timings": TIMINGS_SCHEMA,
     "goodput": GOODPUT_SCHEMA,
     "probes": PROBES_SCHEMA,
+    "placement": PLACEMENT_SCHEMA,
 }
 
 

@@ -20,6 +20,7 @@ from .schemas import (
     CELLS_SCHEMA,
     GOODPUT_SCHEMA,
     INSTANCES_SCHEMA,
+    PLACEMENT_SCHEMA,
     PROBES_SCHEMA,
     REQUESTS_SCHEMA,
     SCHEMA_VERSION,
@@ -37,6 +38,7 @@ __all__ = [
     "CELLS_SCHEMA",
     "GOODPUT_SCHEMA",
     "INSTANCES_SCHEMA",
+    "PLACEMENT_SCHEMA",
     "PROBES_SCHEMA",
     "REQUESTS_SCHEMA",
     "STEPS_SCHEMA",
@@ -44,6 +46,7 @@ __all__ = [
     "goodput_table",
     "instances_table",
     "load",
+    "placement_table",
     "probes_table",
     "requests_table",
     "steps_table",
@@ -84,6 +87,11 @@ def probes_table(
 ) -> pa.Table:
     """A table with the columns of `PROBES_SCHEMA`, one row a rate that was simulated; otherwise as `cells_table`."""
     return _with_config(_table(PROBES_SCHEMA, rows), config)
+
+
+def placement_table(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any] | None = None) -> pa.Table:
+    """A table with the columns of `PLACEMENT_SCHEMA`, one row a candidate; otherwise as `cells_table`."""
+    return _with_config(_table(PLACEMENT_SCHEMA, rows), config)
 
 
 def requests_table(cells: Sequence[tuple[str, Result]]) -> pa.Table:
@@ -166,7 +174,7 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
         run_directory: the directory of a run, such as results/quickstart.
         table: "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances"
             (of the cells that a run was asked to record); of a search for goodput "goodput" (one row a search) or
-            "probes" (one row a rate that was simulated).
+            "probes" (one row a rate that was simulated); of a placement "placement" (one row a candidate).
 
     Raises:
         ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
@@ -175,7 +183,7 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
     if table not in SCHEMAS:
         raise ValueError(f"table is {table!r}, but must be one of {', '.join(SCHEMAS)}")
     folder = Path(run_directory)
-    searched = table in ("goodput", "probes")
+    searched = table in ("goodput", "probes", "placement")
     cells = folder / f"{table if searched else 'cells'}.parquet"  # the table that knows the experiment
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a run: there is no such directory")
@@ -184,7 +192,8 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
         if file.exists() and not file.is_file():
             raise ValueError(f"{file} is {'a directory' if file.is_dir() else 'no regular file'}, not a table of a run")
     if searched and not path.exists():
-        how = f"`servesweep goodput` writes{' it when it ends' if table == 'goodput' else ' it'}"
+        command = "placement" if table == "placement" else "goodput"
+        how = f"`servesweep {command}` writes it{'' if table == 'probes' else ' when it ends'}"
         raise ValueError(f"{folder} is not a finished search: it has no {path.name}; {how}")
     if not cells.exists():
         began = (folder / JOURNAL_NAME).exists()
