@@ -25,6 +25,7 @@ _PAGES = (
             "coming-from",
             "sweeps",
             "goodput",
+            "placement",
             "scaling",
             "results",
             "plots",

@@ -22,6 +22,7 @@ from .goodput import Goodput, Question, search_plan, searched_experiment, search
 from .plan import Plan
 from .runner import environment, output_directory, prepare_directory, write_json
 from .schemas import PLACEMENT_SCHEMA
+from .splits import Parallelism, Split, balanced_split, choose_split
 from .tables import placement_table, write_table
 
 if TYPE_CHECKING:
@@ -39,84 +40,11 @@ _SEARCHED = {  # keys that may have several values: what is searched, and what o
 
 
 @dataclass(frozen=True)
-class Parallelism:
-    """One instance of a role: its degrees, and the requests/s that it can take on its own."""
-
-    tp: int
-    pp: int
-    rate_rps: float
-
-    @property
-    def n_gpus(self) -> int:
-        return self.tp * self.pp
-
-
-@dataclass(frozen=True)
-class Split:
-    """A disaggregated system, as far as its roles on their own tell what it can take."""
-
-    n_prefill: int
-    prefill: Parallelism
-    n_decode: int
-    decode: Parallelism
-
-    @property
-    def n_gpus(self) -> int:
-        return self.n_prefill * self.prefill.n_gpus + self.n_decode * self.decode.n_gpus
-
-    @property
-    def predicted_rps(self) -> float:
-        """What the narrower of the two roles can take, requests/s."""
-        return min(self.n_prefill * self.prefill.rate_rps, self.n_decode * self.decode.rate_rps)
-
-    def is_row(self, row: Row) -> bool:
-        """Whether a row of the goodput table is this system."""
-        layout = (self.n_prefill, self.prefill.tp, self.prefill.pp, self.n_decode, self.decode.tp, self.decode.pp)
-        return layout == tuple(row[name] for name in _LAYOUT)
-
-
-_LAYOUT = ("n_prefill", "prefill_tp", "prefill_pp", "n_decode", "decode_tp", "decode_pp")
-
-
-def best_split(n_gpus: int, prefill: Parallelism, decode: Parallelism) -> Split | None:
-    """The numbers of instances that fit `n_gpus` and take the most requests/s, then the fewest GPUs; None: none fits.
-
-    >>> split = best_split(8, Parallelism(2, 1, 3.0), Parallelism(4, 1, 7.0))
-    >>> split.n_prefill, split.n_decode, split.predicted_rps
-    (2, 1, 6.0)
-    """
-    splits = [
-        Split(n_prefill, prefill, n_decode, decode)
-        for n_prefill in range(1, n_gpus // prefill.n_gpus + 1)
-        for n_decode in range(1, (n_gpus - n_prefill * prefill.n_gpus) // decode.n_gpus + 1)
-    ]
-    return max(splits, key=lambda split: (split.predicted_rps, -split.n_gpus), default=None)
-
-
-def choose_split(n_gpus: int, prefills: Sequence[Parallelism], decodes: Sequence[Parallelism]) -> Split:
-    """The best split of the best pair of parallelisms that fits; ConfigError where no pair does.
-
-    Pairs are ordered by the requests/s per GPU of a system with so many instances that its roles are balanced,
-    1 / (gpus_p / r_p + gpus_d / r_d), then by GPUs: the first has the best parallelism of each role.
-    """
-
-    def order(pair: tuple[Parallelism, Parallelism]) -> tuple[float, int]:
-        return sum(one.n_gpus / one.rate_rps for one in pair), sum(one.n_gpus for one in pair)
-
-    for prefill, decode in sorted(itertools.product(prefills, decodes), key=order):
-        split = best_split(n_gpus, prefill, decode)
-        if split is not None:
-            return split
-    least = [min(one.n_gpus for one in role) for role in (prefills, decodes)]
-    smallest = f"the smallest that meet their SLO, a prefill instance of {least[0]} and a decode instance of {least[1]}"
-    raise ConfigError([f"n_gpus = {n_gpus}: no pair of instances fits: must be at least {sum(least)}, for {smallest}"])
-
-
-@dataclass(frozen=True)
 class Placement:
     """A placement search that has ended, as its directory holds it.
 
     split      what was chosen, and what its roles on their own promised
+    balanced   the split of all pairs of parallelisms that promises most, which need not be of the best ones
     verdict    the outcome in a line
     warnings   what to know before the numbers are used
     failed     candidates whose simulation failed
@@ -127,6 +55,7 @@ class Placement:
     directory: Path
     n_gpus: int
     split: Split
+    balanced: Split
     is_exhaustive: bool
     verdict: str
     warnings: tuple[str, ...]
@@ -207,7 +136,7 @@ def find_placement(
     found = {role: search(role, plan) for role, plan in plans.items()}
     parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
     prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
-    split = choose_split(n_gpus, prefills, decodes)
+    split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
     plan = joint_plan(experiment, question, n_gpus, parts) if exhaustive else split_plan(experiment, question, split)
     found["joint"] = search("joint", plan)
     parts["joint"] = _rows(found["joint"])
@@ -225,9 +154,13 @@ def find_placement(
         directory,
         n_gpus,
         split,
+        balanced,
         exhaustive,
         verdict(rows, exhaustive),
-        (*dict.fromkeys(warning for part in found.values() for warning in part.warnings), *cautions(rows)),
+        (
+            *dict.fromkeys(warning for part in found.values() for warning in part.warnings),
+            *cautions(rows, split, balanced),
+        ),
         sum(part.counts["failed"] for part in found.values()),
         time.perf_counter() - started,
     )
@@ -346,26 +279,27 @@ def parallelisms(role: str, rows: Sequence[Row]) -> list[Parallelism]:
 
 
 def placement_rows(parts: Mapping[str, Sequence[Row]], split: Split) -> list[dict[str, Any]]:
-    """The rows of the placement table: by part, then the highest rate first (of a role: per GPU), then fewer GPUs."""
+    """The rows of the placement table: by part, then by rate (of a role: per GPU), then fewer GPUs, the chosen."""
     rates = {role: {(row["tp"], row["pp"]): row["max_rate_rps"] for row in parts[role]} for role in ROLE_SLOS}
     made = []
     for part, rows in parts.items():
         by = "max_rate_rps" if part == "joint" else "goodput_per_gpu_rps"
-        for row in sorted(rows, key=lambda row: (-(row[by] or 0.0), row["n_gpus"])):
-            made.append(
-                {
-                    **{name: row[name] for name in PLACEMENT_SCHEMA.names if name in row},
-                    "part": part,
-                    "is_chosen": _is_chosen(part, row, split),
-                    "predicted_rps": _predicted(row, rates),
-                }
-            )
+        new = [
+            {
+                **{name: row[name] for name in PLACEMENT_SCHEMA.names if name in row},
+                "part": part,
+                "is_chosen": _is_chosen(part, row, split),
+                "predicted_rps": _predicted(row, rates),
+            }
+            for row in rows
+        ]
+        made += sorted(new, key=lambda row: (-(row[by] or 0.0), row["n_gpus"], not row["is_chosen"]))
     return made
 
 
 def _is_chosen(part: str, row: Row, split: Split) -> bool:
     if part == "joint":
-        return split.is_row(row)
+        return all(row[name] == value for name, value in split.layout().items())
     one = split.prefill if part == "prefill" else split.decode
     return (one.tp, one.pp) == (row["tp"], row["pp"])
 

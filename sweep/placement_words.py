@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,13 @@ from .bisection import CONVERGED, UPPER_END_PASSES
 from .placement import ROLE_SLOS
 from .reporting import slo_words
 from .selection import plain
-from .text_tables import print_table
+from .text_tables import print_table, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .placement import Placement
+    from .splits import Split
 
 Row = Mapping[str, Any]  # of the placement table
 SHOWN = 5  # systems of the joint search in the table
@@ -42,13 +42,19 @@ def verdict(rows: Sequence[Row], exhaustive: bool) -> str:
     return "; ".join(parts)
 
 
-def cautions(rows: Sequence[Row]) -> list[str]:
-    """A line for every candidate that the choice rests on and whose search did not simply converge."""
-    return [
+def cautions(rows: Sequence[Row], split: Split, balanced: Split) -> list[str]:
+    """What the choice rests on that did not simply converge, and a split of other instances that promises more."""
+    found = [
         f"{row['part']}, {words(row)}: {row['ending'].replace('_', ' ')}: {row['reason']}"
         for row in rows
         if row["is_chosen"] and row["ending"] not in (None, CONVERGED)
     ]
+    if balanced.predicted_rps > split.predicted_rps:
+        found.append(
+            f"the best instances do not divide the GPUs well: {words(split.layout())} is predicted to take "
+            f"{split.predicted_rps:.3g} req/s, {words(balanced.layout())} {balanced.predicted_rps:.3g}"
+        )
+    return found
 
 
 def _best_words(what: str, best: Row, chosen: Row) -> str:
@@ -95,7 +101,7 @@ def print_placement(placement: Placement) -> None:
                 str(row["n_gpus"]),
                 *(_number(row[name]) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
                 # A decode instance's requests come with their first token.
-                *(_ms(row[f"{name}_p99_s"] if row["part"] == part else None) for part, name in ROLE_SLOS.items()),
+                *(_seconds(row[f"{name}_p99_s"] if row["part"] == part else None) for part, name in ROLE_SLOS.items()),
                 row["ending"] or row["status"],
             )
             for row in rows
@@ -114,7 +120,7 @@ def print_placement(placement: Placement) -> None:
                 str(row["n_gpus"]),
                 *(_number(row[name]) for name in ("predicted_rps", "max_rate_rps", "goodput_per_gpu_rps")),
                 row["binding_slo"] or "-",
-                *(_ms(row[name]) for name in ("ttft_p99_s", "tpot_p99_s")),
+                *(_seconds(row[name]) for name in ("ttft_p99_s", "tpot_p99_s")),
                 row["ending"] or row["status"],
             )
             for what, row in _shown(rows, placement.is_exhaustive)
@@ -173,5 +179,5 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None or math.isnan(seconds) else f"{1000 * seconds:,.3g} ms"
+def _seconds(value: float | None) -> str:
+    return with_unit(value, "s")

@@ -82,6 +82,8 @@ def test_commands_run(page, stand_ins, tmp_path, monkeypatch, capsys):
             words = [*(word for word in words if word != "--dry-run"), "--dry-run"]
         if words[0] == "goodput":
             words += ["--set", "n_requests=50", "--iters", "2"]
+        if words[0] == "placement":
+            words += ["--set", "n_requests=50", "--set", "tp=4", "--set", "pp=1", "--rel-tol", "0.5"]
         if words[0] == "init":
             words.append("--force")
         assert main(words) == 0, f"{line}: {capsys.readouterr().err}"

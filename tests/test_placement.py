@@ -8,9 +8,10 @@ import pytest
 from servesweep import ConfigError, find_goodput, find_placement, load
 from servesweep.commands import main
 from servesweep.experiment_file import load_experiment
-from servesweep.placement import Parallelism, best_split, choose_split
+from servesweep.placement_words import cautions
 from servesweep.plan import expand
 from servesweep.schemas import PLACEMENT_SCHEMA
+from servesweep.splits import Parallelism, balanced_split, best_split, choose_split
 
 SMALL = {
     "name": "small",
@@ -67,6 +68,19 @@ def test_each_role_takes_its_best_parallelism_and_the_next_pair_when_it_does_not
     assert (split.prefill.n_gpus, split.n_prefill, split.n_decode, split.predicted_rps) == (1, 2, 2, 4.0)
     with pytest.raises(ConfigError, match="n_gpus = 2: no pair of instances fits: must be at least 3"):
         choose_split(2, prefills, decodes)
+
+
+def test_a_split_of_other_instances_that_promises_more_is_found():
+    # 8 is the best prefill instance per GPU, but leaves 8 GPUs for decode that need only 4: 3 x 4 + 4 takes 30.
+    prefills, decodes = [Parallelism(8, 1, 22.0), Parallelism(4, 1, 10.0)], [Parallelism(4, 1, 60.0)]
+    split, balanced = choose_split(16, prefills, decodes), balanced_split(16, prefills, decodes)
+    assert (split.n_prefill, split.n_gpus, split.predicted_rps) == (1, 12, 22.0)
+    assert (balanced.n_prefill, balanced.n_gpus, balanced.predicted_rps) == (3, 16, 30.0)
+    assert cautions([], split, balanced) == [
+        "the best instances do not divide the GPUs well: 1 x prefill tp8 + 1 x decode tp4 is predicted to take 22 "
+        "req/s, 3 x prefill tp4 + 1 x decode tp4 30"
+    ]
+    assert cautions([], split, split) == []
 
 
 # ----------------------------------------------------------------------------------------------------------- the search
