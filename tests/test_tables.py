@@ -24,7 +24,7 @@ from servesweep.tables import (
     write_table,
 )
 
-DOCUMENTS = [Path(__file__).parents[1] / "docs" / page for page in ("measures.md", "goodput.md")]
+DOCUMENTS = [Path(__file__).parents[1] / "docs" / page for page in ("measures.md", "goodput.md", "placement.md")]
 CONFIG = {"name": "small", "axes": {"policy": ["mixed", "chunked"], "rate": [1, 2.5]}}
 
 
@@ -91,7 +91,7 @@ def test_documentation_is_up_to_date():
         assert sum(f"<!-- columns: {table} -->" in text for text in texts) == 1
     for text in texts:
         made = schemas.with_column_tables(text)
-        assert made == text, "run: python -m servesweep.schemas docs/measures.md docs/goodput.md"
+        assert made == text, "run: python -m servesweep.schemas docs/measures.md docs/goodput.md docs/placement.md"
 
 
 def test_a_column_table_without_an_end_is_refused():
