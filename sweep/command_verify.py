@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .command_options import add_command, at_least_one, print_json
+from .command_options import RUN_HELP, add_command, at_least_one, print_json
 
 if TYPE_CHECKING:
     from .command_options import Commands
@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         "Simulate k random cells of a finished run again, each alone, and compare every column to the last bit. "
         "Exit code 3 when some differ.",
     )
-    parser.add_argument("run", metavar="RUN", help="directory of a run, such as results/quickstart")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("-k", metavar="N", type=at_least_one, default=20, help="cells to run again (default: 20)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="chooses the cells (default: 0)")
     parser.add_argument("--trace", metavar="FILE", help="the trace that the run served, which its tables do not hold")
@@ -30,9 +30,10 @@ def add(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from .selection import find_run
     from .verify import verify_run
 
-    cells, differences = verify_run(options.run, options.k, seed=options.seed, trace=options.trace)
+    cells, differences = verify_run(find_run(options.run), options.k, seed=options.seed, trace=options.trace)
     if options.json:
         print_json({"cells": cells, "differences": [vars(difference) for difference in differences]})
     else:

@@ -68,9 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from .config import ConfigError
     from .experiment_file import load_experiment
     from .plan import expand
+    from .runner import check_backend
 
+    try:
+        check_backend(options.backend, options.scheduler, options.workers)
+    except ValueError as error:
+        raise ConfigError([f"--{error}"]) from None
     experiment = load_experiment(
         options.config,
         trace=options.trace,

@@ -367,7 +367,8 @@ def _kv_transfer(lanes: LaneArrays) -> FloatArray:
 
 
 def _itl_max(lanes: LaneArrays) -> FloatArray:
-    return np.full(lanes.finish_s.shape, np.nan) if lanes.itl_max_s is None else lanes.itl_max_s
+    # A copy, as the others are: what is measured is sorted in place.
+    return np.full(lanes.finish_s.shape, np.nan) if lanes.itl_max_s is None else lanes.itl_max_s.copy()
 
 
 def _itl(lanes: LaneArrays, finished: BoolArray) -> dict[str, FloatArray]:

@@ -137,6 +137,13 @@ def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = (), gaps
     running, emitted, tokens, blocks_used with one row a step; with several instances also instance, and with prefill
     and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected.
     """
+    for position, system in enumerate(systems):
+        if not isinstance(system, System):
+            raise ValueError(
+                f"systems[{position}]={system!r}: must be a Lane, Colocated, Disaggregated, PrefillOnly or DecodeOnly"
+            )
+    if not isinstance(gaps, bool):
+        raise ValueError(f"gaps={gaps!r}: must be True or False")
     for place in step_log:
         if not 0 <= place < len(systems):
             raise ValueError(f"step_log={place!r}: must be places of systems, 0 to {len(systems) - 1}")

@@ -11,7 +11,7 @@ from oracle import Scheduler, Sequence
 from oracle_instances import Step
 from parity import lanes_of
 from parity_systems import SystemCase, answer, systems_of
-from servesweep import run_lanes, run_systems
+from servesweep import Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
 from servesweep.kernels.gaps import BINS, bin_of, middles_s
 from strategies import LaneCase, batches, lane_cases
 from strategies_systems import system_cases
@@ -123,6 +123,17 @@ def test_measures_of_gaps(case: LaneCase) -> None:
     for q in (50, 90, 95, 99):
         exact = max(gaps[math.ceil(gaps.size * q / 100) - 1], 1e-6)
         assert summary[f"itl_p{q}_s"] == pytest.approx(exact, rel=0.0101)
+
+
+def test_measuring_leaves_the_gaps_alone() -> None:
+    work = Workload(np.zeros(3), np.full(3, 4), np.array([3, 1, 2]))
+    results = run_systems([Colocated(work, ConstantStepTime(1.0))], gaps=True)
+    result = results.result(0)
+    assert result.itl_max_s is not None
+    for _ in range(2):
+        percentile(result, "itl_max", 50)
+        result.summary(itl_max_slo=1.5)
+        np.testing.assert_array_equal(result.itl_max_s, [2.0, 0.0, 1.0])
 
 
 def test_nothing_is_kept_unless_asked() -> None:
