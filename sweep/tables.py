@@ -200,7 +200,8 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
         rest = "the run was stopped; start it again, and it goes on" if began else "it has no cells.parquet"
         found = [name for name in ("goodput", "placement") if (folder / f"{name}.parquet").exists()]
         if found and not began:
-            rest = f'it is a search, whose answer is load(..., table="{found[0]}") or `servesweep export --table {found[0]}`'
+            read = f'load(..., table="{found[0]}") or `servesweep export --table {found[0]}`'
+            rest = f"it is a search, whose answer {read} gives"
         raise ValueError(f"{folder} is not a finished run: {rest}")
     if not path.exists():
         raise ValueError(
