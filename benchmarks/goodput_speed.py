@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from scheduler_speed import StepTimes, oracle_step_times, run_oracle
+from oracles import StepTimes, oracle_step_times, run_oracle
 from servesweep import Lane, Result, attainment, find_goodput, max_rate
 from servesweep.goodput import Question, searched_plan
 

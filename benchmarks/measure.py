@@ -1,0 +1,86 @@
+"""One case: parity with its oracle first, then its memory, its phases, and its speed beside the oracle's."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import tracemalloc
+from typing import Any
+
+import numpy as np
+from servesweep import run_systems
+from servesweep.runs import System
+
+from .cases import STEP, Case
+from .oracles import check, oracle_step_times, run_oracle
+from .phases import PHASES, profiled
+
+TIMES = oracle_step_times(STEP)
+
+
+def measure(case: Case, repeats: int, oracle_requests: int, memory: bool) -> dict[str, Any]:
+    """A row of the table. AssertionError if the engine and the oracle disagree.
+
+    oracle_requests  that a timing of the oracle has, at least those of one system
+    memory           whether to trace allocations, which takes time
+    """
+    systems = case.build()
+    total = case.systems * case.requests
+    picked = np.linspace(0, case.systems - 1, max(min(oracle_requests // case.requests, case.systems), 1))
+    places = np.unique(picked.astype(int)).tolist()
+    if memory:
+        tracemalloc.start()
+    results = run_systems(systems)
+    peak = tracemalloc.get_traced_memory()[1] if memory else math.nan
+    tracemalloc.stop()
+    oracle_s = 0.0
+    for place in places:
+        begin = time.process_time()
+        expected = run_oracle(systems[place], TIMES)
+        oracle_s += time.process_time() - begin
+        check(results, place, expected)
+    preemptions = int(results.preemptions.sum())
+    del results
+    with profiled() as profile:
+        begin = time.process_time()
+        run_systems(systems)
+        profiled_s = time.process_time() - begin
+    # The oracle before and after the engine: the machine's speed changes within seconds.
+    engine, ratios, oracles = [], [], [oracle_s]
+    for _ in range(repeats):
+        begin = time.process_time()
+        run_systems(systems)
+        engine.append(time.process_time() - begin)
+        oracles.append(_timed_oracle(systems, places))
+        oracle_rate = 2 * len(places) * case.requests / (oracles[-2] + oracles[-1])
+        ratios.append(total / engine[-1] / oracle_rate)
+    seconds = statistics.median(engine)
+    bar_ratio, bar_rps = case.bars()
+    return {
+        "case": case.kind.name,
+        "systems": case.systems,
+        "requests": case.requests,
+        "load": case.load,
+        "requests_per_cpu_s": total / seconds,
+        "oracle_requests_per_cpu_s": len(places) * case.requests / statistics.median(oracles),
+        "ratio": statistics.median(ratios),
+        "bar_ratio": bar_ratio,
+        "bar_requests_per_cpu_s": bar_rps,
+        "loops": profile.loops,
+        "events_per_request": profile.events / total,
+        "us_per_event": 1e6 * seconds / profile.events,
+        "us_per_loop": 1e6 * seconds / profile.loops,
+        "preemptions_per_request": preemptions / total,
+        "bytes_per_request": peak / total,
+        **{f"{name}_share": profile.seconds[name] / profiled_s for name in PHASES},
+        "between_share": (profile.engine_s - sum(profile.seconds.values())) / profiled_s,
+        "outside_share": 1 - profile.engine_s / profiled_s,
+    }
+
+
+def _timed_oracle(systems: list[System], places: list[int]) -> float:
+    begin = time.process_time()
+    for place in places:
+        run_oracle(systems[place], TIMES)
+    return time.process_time() - begin
