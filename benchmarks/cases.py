@@ -136,7 +136,8 @@ def chosen(
 ) -> list[Case]:
     """The cases of a run: `size` is quick, usual or full; what is given in its place holds for all kinds.
 
-    `only` is a regular expression, found in the names of kinds."""
+    `only` is a regular expression, found in the names of kinds.
+    """
     shapes: list[tuple[int, int, str]]
     if lanes or requests or loads:
         shapes = list(itertools.product(lanes or [1000], requests or [2000], loads or ["spread"]))

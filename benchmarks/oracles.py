@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def oracle_step_times(step: StepModel) -> StepTimes:
     )
 
 
-def run_oracle(system: System, times: StepTimes) -> list[oracle.Sequence]:
+def run_oracle(system: System, times: StepTimes) -> Sequence[oracle.Sequence]:
     """The requests of a scheduler or a serving system, in the order of its workload, with what happened to them."""
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
@@ -58,7 +59,7 @@ def run_oracle(system: System, times: StepTimes) -> list[oracle.Sequence]:
     return requests
 
 
-def check(results: LaneResults, place: int, expected: list[oracle.Sequence]) -> None:
+def check(results: LaneResults, place: int, expected: Sequence[oracle.Sequence]) -> None:
     """Preemptions are the same, times to 1e-9 of their size."""
     np.testing.assert_array_equal(results.preemptions[place], [request.preemptions for request in expected])
     columns = {"first_token_s": "first_token", "finish_s": "finish", "kv_ready_s": "kv_ready"}

@@ -38,7 +38,7 @@ def profiled() -> Iterator[Profile]:
             if counts or (name == "prefill" and not engine.rules.decodes):
                 s = engine.state
                 lanes = more[0] if more else slice(None)
-                profile.events += np.count_nonzero(engine.due(s.running > 0)[lanes])
+                profile.events += int(np.count_nonzero(engine.due(s.running > 0)[lanes]))
             begin = clock()
             out = function(engine, *more)
             profile.seconds[name] += clock() - begin

@@ -67,4 +67,5 @@ def comparison(new: pd.DataFrame, old: pd.DataFrame) -> str:
         return "no case in common"
     quotients = {name: both[name] / both[f"{name}_old"] for name in COMPARED}
     table = pd.concat([both[KEY], pd.DataFrame(quotients)], axis=1)
-    return "new / old\n" + table.to_string(index=False, float_format=lambda value: f"{value:.2f}")
+    text: str = table.to_string(index=False, float_format=lambda value: f"{value:.2f}")
+    return "new / old\n" + text
