@@ -37,7 +37,7 @@ _PAGES = (
         ),
     ),
     ("What it means", ("measures", "scheduler", "systems", "models", "workloads", "traces")),
-    ("How it works", ("engine", "README")),
+    ("How it works", ("engine", "performance", "README")),
 )
 
 

@@ -48,6 +48,7 @@ def test_table_and_comparison(tmp_path):
         (["--only", "no such case"], "found in the name of no case"),
         (["--only", "("], "--only (: "),
         (["--load", "huge"], "must be one of spread, light, heavy, overloaded"),
+        (["--repeats", "0"], "must be at least 1"),
         (["--lanes", "0"], "must be whole numbers, at least 1"),
     ],
 )
