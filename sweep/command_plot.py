@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .command_options import Commands
 
-KINDS = ("curves", "frontier", "pareto", "heatmap", "time")
+KINDS = ("curves", "frontier", "goodput", "pareto", "heatmap", "time")
 FORMATS = ("png", "svg", "csv")
 
 
@@ -26,8 +26,9 @@ def add(commands: Commands) -> None:
         _plot,
         "draw the results of a run: PNG, SVG, and the numbers as CSV",
         "Draw a run. KIND is curves (a measure along a parameter), frontier (the highest rate that keeps the target, "
-        "along a parameter), pareto (throughput per GPU against tokens/s per user), heatmap (over two parameters) or "
-        "time (batch and KV use of a cell). Without KIND: attainment, TTFT, TPOT, Pareto.",
+        "along a parameter), goodput (the same as `servesweep goodput` found it), pareto (throughput per GPU against "
+        "tokens/s per user), heatmap (over two parameters) or time (batch and KV use of a cell). Without KIND: "
+        "attainment, TTFT, TPOT, Pareto.",
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("kind", metavar="KIND", nargs="?", choices=KINDS, help=", ".join(KINDS))
@@ -55,6 +56,7 @@ def add(commands: Commands) -> None:
 _OPTIONS = {
     "curves": ("y", "x", "by", "target"),
     "frontier": ("x", "by", "target"),
+    "goodput": ("x", "by"),
     "pareto": ("by",),
     "heatmap": ("x", "y", "value", "target"),
     "time": ("cell",),
@@ -67,7 +69,7 @@ def _plot(options: argparse.Namespace) -> int:
 
     try:
         check_names(options.formats, FORMATS, "format")
-        df = load_run(options.run, where=options.where)
+        df = load_run(options.run, "goodput" if options.kind == "goodput" else "cells", where=options.where)
         folder = find_run(options.run) / "plots" if options.out is None else Path(options.out)
         for name, figure, numbers in _figures(df, options):
             for path in save(figure, numbers, folder, name, options.formats):
@@ -101,12 +103,13 @@ def _figures(df: pd.DataFrame, options: argparse.Namespace) -> Iterator[tuple[st
             raise ValueError("--panels has no effect on time, which draws one cell")
         yield _over_time(df, options)
         return
-    for key in {"frontier": ("x",), "heatmap": ("x", "y")}.get(options.kind, ()):
+    for key in {"frontier": ("x",), "goodput": ("x",), "heatmap": ("x", "y")}.get(options.kind, ()):
         if key not in given:
             raise ValueError(f"{options.kind} needs --{key}, a parameter of the sweep")
     name = "-".join([options.kind, *(arguments[key] for key in ("y", "x", "value") if key in arguments)])
     name = "curves-attainment" if name == "curves" else name
-    yield name, *plots.panels(df, options.kind, options.panels, **arguments)
+    kind = "frontier" if options.kind == "goodput" else options.kind
+    yield name, *plots.panels(df, kind, options.panels, **arguments)
 
 
 def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figure, pd.DataFrame]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RATE = "request_rate_rps"
+FOUND_RATE = "max_rate_rps"  # of a goodput table
 USER_RATE, GPU_RATE = "output_rate_per_user_tps", "output_throughput_per_gpu_tps"
 
 
@@ -53,7 +54,8 @@ def curves(
 def frontier(
     df: pd.DataFrame, x: str, *, by: Sequence[str] | None = None, target: float = TARGET, per_gpu: bool = True
 ) -> pd.DataFrame:
-    """The highest request rate of the sweep that keeps `target` attainment, along a parameter.
+    """The highest request rate that keeps `target` attainment, along a parameter: of those that were swept, or, from a
+    goodput table, the rates found.
 
     At each point the best configuration of what else was swept. Returns columns curve, x, rate, rate_low and rate_high
     (of that configuration for single seeds), seeds, is_top (it is the highest rate of the sweep: there may be more),
@@ -66,6 +68,8 @@ def frontier(
 
     by = [name for name in rivals(df) if name != x] if by is None else by
     check_names([x, *by], parameters(df), "parameter")
+    if FOUND_RATE in df:
+        return _searched(df, x, by, per_gpu)
     if df[RATE].nunique() < 2:
         raise ValueError(f"{RATE} has a single value: a frontier needs a sweep of request rates")
     rows = []
@@ -81,6 +85,31 @@ def frontier(
             words = ", ".join(f"{key} {plain_text(v)}" for key, v in best[0].parameters.items() if v is not None)
             low, high = min(rate, *rates), max(rate, *rates)
             rows.append((name, value, rate, low, high, len(rates), best[0].is_top, "ok", words))
+    rate_name = "request_rate_per_gpu_rps" if per_gpu else RATE
+    names = [rate_name, f"{rate_name}_low", f"{rate_name}_high"]
+    table = pd.DataFrame(rows, columns=["curve", x, *names, "seeds", "is_top", "status", "configuration"])
+    return _typed(table, x, df)
+
+
+def _searched(df: pd.DataFrame, x: str, by: Sequence[str], per_gpu: bool) -> pd.DataFrame:
+    """The frontier of a goodput table; `is_top` where the search ended at its upper end."""
+    import pandas as pd
+
+    found = "goodput_per_gpu_rps" if per_gpu else FOUND_RATE
+    others = chosen_for_curves(df, by, x)
+    rows = []
+    for name, cells in _split(df, by):
+        for value, here in _values(cells, x):
+            ok = here[here[found] > 0]
+            if ok.empty:
+                rows.append((name, value, np.nan, np.nan, np.nan, 0, False, str(here["ending"].iloc[0]), ""))
+                continue
+            groups = [seeds for _, seeds in _split(ok, others)]
+            best = max(groups, key=lambda seeds: float(seeds[found].mean()))
+            rates = best[found].to_numpy(float)
+            words = ", ".join(f"{key} {plain_text(plain(best[key].iloc[0]))}" for key in others)
+            top = bool((best["ending"] == "upper_end_passes").any())
+            rows.append((name, value, rates.mean(), rates.min(), rates.max(), len(rates), top, "ok", words))
     rate_name = "request_rate_per_gpu_rps" if per_gpu else RATE
     names = [rate_name, f"{rate_name}_low", f"{rate_name}_high"]
     table = pd.DataFrame(rows, columns=["curve", x, *names, "seeds", "is_top", "status", "configuration"])

@@ -104,7 +104,7 @@ def curves(
     scale_along(ax, "x", whole[x])
     for limit in limits:
         limit_line(ax, factor * limit, limit_name(y, factor * limit, unit))
-    name_axes(ax, label(x, units[x]), label(y, unit))
+    name_axes(ax, label(x, units[x].replace("share", "")), label(y, unit))
     finish(ax, numbers, is_alone, plot_numbers.chosen_for_curves(df, by, x))
     return ax
 
@@ -119,12 +119,15 @@ def frontier(
     per_gpu: bool = True,
     scale_to: pd.DataFrame | None = None,
 ) -> Axes:
-    """The highest request rate of a sweep that keeps `target` attainment, along a parameter.
+    """The highest request rate that keeps `target` attainment, along a parameter: of the cells of a sweep, or found by
+    a search, when `df` is its goodput table.
 
     At each point the best configuration of what else was swept; a hollow marker with an arrow is the highest rate of
     the sweep, beyond which there may be more. Error bars are that configuration's lowest and highest seed.
     """
     numbers = plot_numbers.frontier(df, x, by=by, target=target, per_gpu=per_gpu)
+    if plot_numbers.FOUND_RATE in df:
+        target = float(df["target"].iloc[0])
     whole = numbers if scale_to is None else scale_to
     ax, is_alone = new_axes(ax), scale_to is None
     y = "request_rate_per_gpu_rps" if per_gpu else RATE
@@ -161,7 +164,11 @@ def frontier(
         ax.set_xlim(-0.5, len(names) - 0.5)
     ax.set_ylim(0, 1.15 * max(float(np.nanmax(whole[[y, f"{y}_high"]].to_numpy(float), initial=0)), 1e-9))
     plain_axis(ax, "y")
-    name_axes(ax, label(x, df.attrs["units"][x]), f"Req/s{' per GPU' if per_gpu else ''} at {target:.0%} attainment")
+    name_axes(
+        ax,
+        label(x, df.attrs["units"][x].replace("share", "")),
+        f"Req/s{' per GPU' if per_gpu else ''} at {target:.0%} attainment",
+    )
     finish(ax, numbers, is_alone, plot_numbers.chosen_for_curves(df, by, x))
     return ax
 
@@ -253,7 +260,9 @@ def heatmap(
             ax.text(j, i, "\u00d7", ha="center", va="center", color=GREY, fontsize=13)
     bar = ax.figure.colorbar(image, ax=ax, pad=0.02, ticks=ticks(drawn[np.isfinite(drawn)], 6) or None)
     bar.set_label(f"Req/s at {target:.0%} attainment" if value == RATE else label(value, unit))
-    name_axes(ax, label(x, df.attrs["units"][x]), label(y, df.attrs["units"][y]))
+    name_axes(
+        ax, label(x, df.attrs["units"][x].replace("share", "")), label(y, df.attrs["units"][y].replace("share", ""))
+    )
     if (~feasible & present).any():
         ax.set_title("\u00d7 infeasible", loc="right", fontsize=9, color=GREY)
     return ax

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import servesweep
 from matplotlib.figure import Figure
-from servesweep import plot_numbers, plots
+from servesweep import find_goodput, load, plot_numbers, plots
 from servesweep.commands import main
 from servesweep.plot_style import COLOURS, curve_style, is_geometric, label
 from servesweep.reporting import ranked
@@ -106,6 +106,20 @@ def test_the_frontier_is_the_best_kept_rate(cells, ax):
         assert row["request_rate_rps_low"] <= row["request_rate_rps"] <= row["request_rate_rps_high"]
     plots.frontier(cells, "policy", ax, by=["model"])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["mixed", "chunked"]
+
+
+def test_the_frontier_of_a_search_is_what_it_found(tmp_path, ax):
+    settings = {"n_requests": 60, "policy": ["mixed", "chunked"], "block_size": [16, 64], "mem_reserve": 0.1}
+    find_goodput("quickstart", slo=["ttft:200"], iters=3, out=tmp_path, settings=settings, progress=False)
+    found = load(tmp_path, "goodput")
+    numbers = plot_numbers.frontier(found, "block_size", per_gpu=False)
+    assert len(numbers) == 4
+    for row in numbers.to_dict("records"):
+        cells = found[(found["policy"] == row["curve"]) & (found["block_size"] == row["block_size"])]
+        assert row["request_rate_rps"] == cells["max_rate_rps"].iloc[0] > 0
+        assert row["is_top"] == (cells["ending"].iloc[0] == "upper_end_passes")
+    plots.frontier(found, "block_size", ax)
+    assert ax.get_ylabel() == "Req/s per GPU at 90% attainment"
 
 
 def test_heat_maps_of_rates_and_of_measures(cells):
