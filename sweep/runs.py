@@ -5,6 +5,7 @@ C systems, N requests of the longest workload.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class System:
+class System(ABC):
     """One or more instances and their traffic: all that decides an outcome."""
 
     workload: Workload
@@ -36,13 +37,13 @@ class System:
         """Whether requests of one token meet no instance that decodes: they are done with their first token."""
         return False
 
+    @abstractmethod
     def stages(self) -> tuple[str, ...]:
         """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instances of a role, with what they shall serve."""
-        raise NotImplementedError
 
     def transfer_s(self, prompt_tokens: Ints) -> Floats:
         """Seconds in which the KV of prompts goes from the prefill to the decode instances."""

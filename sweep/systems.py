@@ -135,8 +135,9 @@ class Colocated(_Checked):
         self._check_steps(self.chunk_budget)
 
     def _scheduler(self) -> Lane:
-        options = (self.max_running, self.block_size, self.num_blocks, self.token_budget, self.max_tokens)
-        return Lane(self.workload, self.step, self.policy, *options, rate=self.rate)  # type: ignore[arg-type]
+        assert self.max_running is not None  # checked on construction
+        options = (self.block_size, self.num_blocks, self.token_budget, self.max_tokens)
+        return Lane(self.workload, self.step, self.policy, self.max_running, *options, rate=self.rate)
 
     @property
     def capacity_tokens(self) -> float:
