@@ -149,7 +149,8 @@ def _show_cell(df: pd.DataFrame, options: argparse.Namespace) -> int:
 def benchmark_block(cell: dict[str, Any]) -> list[str]:
     """The lines that `vllm bench serve` prints after a run, labels and order its own (vllm/benchmarks/serve.py).
 
-    Left out are those that a cells table does not know: peaks within a second, and inter-token latencies.
+    Left out are those that a cells table does not know: peaks within a second. Percentiles of the inter-token latency
+    are known where an SLO on itl_max was set.
     """
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
@@ -172,10 +173,11 @@ def benchmark_block(cell: dict[str, Any]) -> list[str]:
     for name, short, title in (
         ("ttft", "TTFT", "Time to First Token"),
         ("tpot", "TPOT", "Time per Output Token (excl. 1st token)"),
+        ("itl", "ITL", "Inter-token Latency"),
         ("e2e", "E2EL", "End-to-end Latency"),
     ):
         lines.append(f"{title:-^50}")
         for label, which in (("Mean", "mean"), ("Median", "p50"), ("P99", "p99")):
-            value = cell[f"{name}_{which}_s"]
+            value = cell.get(f"{name}_{which}_s")  # a run of an earlier version has no ITL
             line(f"{label} {short} (ms):", None if value is None else 1000 * value, ".2f")
     return [*lines, "=" * 50]

@@ -93,6 +93,8 @@ def test_one_cell_is_printed_as_a_benchmark_prints_it(capsys, cells):
     assert f"{'Total generated tokens:':<41}{requests['output_tokens'].sum()}" in block
     assert f"{'P99 TTFT (ms):':<41}{1000 * cell['ttft_p99_s']:.2f}" in block
     assert "-----Time per Output Token (excl. 1st token)------" in block
+    assert f"{'Mean ITL (ms):':<41}{1000 * cell['itl_mean_s']:.2f}" in block
+    assert f"{'P99 ITL (ms):':<41}-" in block  # kept only with an SLO on it
     assert all(len(line) == 50 for line in block if line[0] in "-=")
     failed = cells[cells["status"] == "infeasible"].iloc[0]
     assert "infeasible: the weights of" in printed(capsys, "show", "quickstart", "--cell", failed["cell_id"])
