@@ -30,10 +30,15 @@ def add(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from .config import ConfigError
     from .selection import find_run
     from .verify import verify_run
 
-    cells, differences = verify_run(find_run(options.run), options.k, seed=options.seed, trace=options.trace)
+    try:
+        directory = find_run(options.run)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    cells, differences = verify_run(directory, options.k, seed=options.seed, trace=options.trace)
     if options.json:
         print_json({"cells": cells, "differences": [vars(difference) for difference in differences]})
     else:
