@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,7 @@ from .steptime import StepCoefficients
 _FEW_SLOTS = 16
 _WORTHWHILE = 8  # go round once more for an eighth of the lanes
 _AT_A_TIME = 2**15  # requests whose sums are taken together
+_LOOK = 32  # loops between two looks of a watch: a look costs about as much as one loop
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 
@@ -70,6 +72,8 @@ class Engine:
     times. None looks at another, but through the router, which sends each request of a group of lanes to one of them:
     with a router, *finish* comes first in a loop, since what ends at the time of an arrival ends after it.
 
+    `watch`, if set, is asked every few loops which lanes [L] to stop, with a router whole groups.
+
     `ramps` comes from the block sizes that occur, `params.ramp` points into it. Without a router, requests of lane l
     are rows `params.out[l] + request` of `outcome`.
     """
@@ -90,6 +94,7 @@ class Engine:
         most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
         self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
         self.rules, self.router = rules, router
+        self.watch: Callable[[Engine], Bools] | None = None
         self.gaps = gaps and rules.decodes  # whether gaps between tokens are kept
         self.decode_beside_prefill, self.reserve = rules.decode_beside_prefill, rules.reserve
         # Facts about the whole batch, so that what nobody needs is not computed.
@@ -125,6 +130,12 @@ class Engine:
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
+    def stop(self, lanes: Bools) -> None:
+        """Leave out lanes in the middle of their run; their totals are 0. [L]"""
+        if np.count_nonzero(lanes):
+            self._totals[:, self.params.lane[lanes]] = 0
+            self._compact(~lanes)
+
     def run(self) -> Totals:
         """Advance until every lane has served all its requests."""
         while self.advance():
@@ -133,6 +144,8 @@ class Engine:
 
     def advance(self) -> bool:
         """One loop over the phases; False when nothing is left to do. Afterwards every lane is between two steps."""
+        if self.watch is not None and self._loops % _LOOK == 0:
+            self.stop(self.watch(self))
         s = self.state
         if self.router is not None:
             self.router.route(self)
@@ -213,7 +226,7 @@ class Engine:
         s.free = np.where(s.tight, self.params.num_blocks - s.used - s.prefill_blocks, s.free)
 
     def totals(self) -> Totals:
-        """Of the lanes that are done; NaN elsewhere."""
+        """Of the lanes that are done, 0 of those that were stopped; NaN elsewhere."""
         return Totals(*self._totals)
 
     def make_room(self, slots: int) -> None:
@@ -266,12 +279,15 @@ class Engine:
         self.gap_counts[p.lane[lanes]] = s.gap_counts[lanes]
         keep = np.ones(s.running.size, np.bool_)
         keep[lanes] = False
+        self._compact(keep)
+
+    def _compact(self, keep: Bools) -> None:
         kept = keep.nonzero()[0]
-        compact(s, kept)
-        compact(p, kept)
+        compact(self.state, kept)
+        compact(self.params, kept)
         if self.router is not None:
             self.router.compact(keep)
-        self._columns = p.coefficients.T.copy()
+        self._columns = self.params.coefficients.T.copy()
 
     def _without_preemption(self, lanes: Ints) -> Floats:
         """Sums that only the requests decide: prompt tokens, tokens emitted, and blocks held by requests in the steps

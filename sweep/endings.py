@@ -54,7 +54,8 @@ def finding(cell: Cell, search: Search, target: float, asked: Sequence[Probe]) -
     failing = [probe for probe in probes if not probe["met"] and probe["request_rate_rps"] >= search.lo]
     if failing:
         found["next_rate_rps"] = failing[0]["request_rate_rps"]
-        found["binding_slo"] = binding_slo(cell, failing[0])
+        if not failing[0]["stopped"]:
+            found["binding_slo"] = binding_slo(cell, failing[0])
     if passing:
         best = passing[-1]
         found["max_rate_rps"] = best["request_rate_rps"]
@@ -93,8 +94,10 @@ def _ending(cell: Cell, search: Search, target: float, probes: Sequence[Probe]) 
             f"{top['attainment']:.1%} at {top['request_rate_rps']:g} req/s, the highest rate tried: raise the upper "
             "end, or let the search find it"
         )
-    for probe in probes[1:]:
-        slower = [p for p in probes if p["request_rate_rps"] * APART <= probe["request_rate_rps"]]
+    # Of a stopped one only the requests that decided are known: those of a bad moment, maybe.
+    whole = [probe for probe in probes if not probe["stopped"]]
+    for probe in whole[1:]:
+        slower = [p for p in whole if p["request_rate_rps"] * APART <= probe["request_rate_rps"]]
         lowest = min(slower, key=lambda p: float(p["attainment_high"]), default=probe)
         if probe["attainment_low"] > lowest["attainment_high"]:
             return NOT_MONOTONE, (

@@ -28,6 +28,7 @@ from .progress import Progress, Silent
 from .runner import choose_workers, environment, output_directory, prepare_directory, write_json
 from .searches import Searches
 from .tasks import Outcome, make_task
+from .verdicts import Criterion
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,7 +258,9 @@ def search_plan(
     max_lanes = checks.whole("max_lanes", max_lanes, 1)
     look_ahead = look_ahead if look_ahead is None else checks.whole("look_ahead", look_ahead, 1)
     directory = prepare_directory(output_directory(plan.experiment, out), OUTPUTS)
-    searches = Searches(plan, question.start(), question.attainment, question.joint, question.tables())
+    slo = plan.experiment.slo
+    criterion = Criterion(question.attainment, slo.warmup, slo.cooldown, question.joint)
+    searches = Searches(plan, question.start(), criterion, question.tables())
     wanted = searches.wanted(max_lanes, look_ahead)
     first = searches.probe_plan(wanted)
     workers = choose_workers(first, first.feasible, workers)
@@ -273,7 +276,8 @@ def search_plan(
             shown.note = f"round {len(rounds) + 1}: {len(wanted):,} rates"
             batches = make_batches(probes, range(len(wanted)), workers, max_lanes)
             outcomes: list[Outcome] = []
-            tasks = (make_task(probes, batch, set(), set()) for batch in batches)
+            stopping = searches.stopping(wanted)
+            tasks = (make_task(probes, batch, set(), set(), stopping=stopping) for batch in batches)
             death = None
             try:
                 with closing(iter_outcomes(tasks, backend)) as ended:  # closing it stops the workers

@@ -187,8 +187,8 @@ class Execution:
         if not to_do:
             return
         batches = make_batches(plan, to_do, self._backend.workers, self._max_lanes)
-        wanted = {table: finished.wanted.get(table, set()) for table in RECORDED}
-        tasks = (make_task(plan, batch, **wanted) for batch in batches)
+        requests, steps, instances = (finished.wanted.get(table, set()) for table in RECORDED)
+        tasks = (make_task(plan, batch, requests, steps, instances) for batch in batches)
         expected = estimate(plan, batches, self._backend.workers).wall_s
         actual_s = expected_s = 0.0  # of the batches that have ended
         best = BestSoFar(plan)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .results import Result
-from .stages import MOST, Queue, Stage, StageResults, run_stages
+from .stages import MOST, Batch, Queue, Stage, StageResults, run_stages
+from .verdicts import Criterion, Decided, Verdicts, Watch, Window, limited, nothing_decided
 from .workloads import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +50,16 @@ class System(ABC):
     def transfer_s(self, prompt_tokens: Ints) -> Floats:
         """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
         return np.zeros(prompt_tokens.size)
+
+
+SomeSystem = TypeVar("SomeSystem", bound=System)
+
+
+def at_rate(system: SomeSystem, rate: float) -> SomeSystem:
+    """The same system at another rate. The checks, which are most of the work of making one, are not done again."""
+    other = copy(system)
+    object.__setattr__(other, "rate", rate)  # frozen for everybody else
+    return other
 
 
 @dataclass
@@ -100,6 +112,7 @@ class LaneResults:
     instances: InstanceFacts
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
     itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
+    decided: Decided | None = None  # verdicts, where they were asked for
     step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
 
     def result(self, system: int) -> Result:
@@ -130,13 +143,20 @@ class LaneResults:
         )
 
 
-def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = (), gaps: bool = False) -> LaneResults:
+def run_systems(
+    systems: Sequence[System],
+    *,
+    step_log: Sequence[int] = (),
+    gaps: bool = False,
+    verdicts: Verdicts | None = None,
+) -> LaneResults:
     """Simulate all systems together; the outcome of each is what it is alone, to the last bit.
 
     `gaps`: keep the times between tokens of requests, LaneResults.itl_max_s and itl_counts; it costs time.
     `step_log` names systems whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
     running, emitted, tokens, blocks_used with one row a step; with several instances also instance, and with prefill
-    and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected.
+    and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected. `verdicts` stops those
+    systems whose SLO attainment is certain to be enough, or not to be: LaneResults.decided.
     """
     for position, system in enumerate(systems):
         if not isinstance(system, System):
@@ -149,12 +169,38 @@ def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = (), gaps
         if not 0 <= place < len(systems):
             raise ValueError(f"step_log={place!r}: must be places of systems, 0 to {len(systems) - 1}")
     queues = Queues(systems)
+    first = first_stages(systems, queues)
+    watches = _Watches(verdicts, systems, queues) if verdicts else None
+    ran = run_stages(first, step_log, gaps=gaps, watch=watches)
+    decided = watches.decided() if watches else nothing_decided(len(systems))
+    results = collected(systems, queues, first, ran, step_log=step_log, gaps=gaps, without=decided.stopped)
+    results.decided = None if verdicts is None else decided
+    return results
+
+
+def first_stages(systems: Sequence[System], queues: Queues) -> list[Stage]:
+    """The stage that each system's requests meet first."""
+    stages = []
+    for i, system in enumerate(systems):
+        stage = system.stage(system.stages()[0], queues.queues[queues.of_system[i]])
+        stages.append(stage if stage.rate == queues.rate[i] else replace(stage, rate=queues.rate[i]))
+    return stages
+
+
+def collected(
+    systems: Sequence[System],
+    queues: Queues,
+    first: Sequence[Stage],
+    ran: StageResults,
+    *,
+    step_log: Sequence[int] = (),
+    gaps: bool = False,
+    without: npt.NDArray[np.bool_],
+) -> LaneResults:
+    """What came out of systems whose first stages `ran`, `without` those [C] that were stopped; runs their second
+    stages."""
     results = queues.empty_results()
     roles = [system.stages() for system in systems]
-    first = [system.stage(roles[i][0], queues.queues[queues.of_system[i]]) for i, system in enumerate(systems)]
-    for i, stage in enumerate(first):
-        first[i] = _at_rate(stage, queues.rate[i])
-    ran = run_stages(first, step_log, gaps=gaps)
     if gaps:
         results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.gap_counts
     _keep(results, ran, np.arange(len(systems)), queues)
@@ -169,17 +215,53 @@ def run_systems(systems: Sequence[System], *, step_log: Sequence[int] = (), gaps
     if results.itl_max_s is not None:
         one = (results.output_tokens == 1) & ~np.isnan(results.finish_s)
         results.itl_max_s = np.where(one, 0, results.itl_max_s)
-    unserved = np.isnan(results.first_token_s).sum() - results.rejected.sum()
-    decoding = np.array([role[-1] != "prefill" for role in roles], np.bool_)
+    whole = ~without
+    unserved = np.isnan(results.first_token_s[whole]).sum() - results.rejected[whole].sum()
+    decoding = whole & np.array([role[-1] != "prefill" for role in roles], np.bool_)
     unserved += (np.isnan(results.finish_s) & ~np.isnan(results.first_token_s))[decoding].sum()
-    padding = results.finish_s.size - results.n_requests.sum()
+    padding = (results.finish_s.shape[1] - results.n_requests[whole]).sum()
     if unserved != padding:
         raise RuntimeError(f"the engine left {unserved - padding} requests without an end")
     return results
 
 
-def _at_rate(stage: Stage, rate: float) -> Stage:
-    return stage if stage.rate == rate else replace(stage, rate=rate)
+class _Watches:
+    """What follows the systems of each engine: those that it serves from the first token to the last."""
+
+    def __init__(self, verdicts: Verdicts, systems: Sequence[System], queues: Queues) -> None:
+        self.verdicts, self.queues = verdicts, queues
+        self.followed = np.array(
+            [
+                len(system.stages()) == 1 and system.stages()[0] != "prefill" and not system.skips_one_token
+                for system in systems
+            ],
+            np.bool_,
+        )
+        self.watches: list[tuple[Watch, Ints, Ints]] = []  # rows of a watch, and which systems they are
+
+    def __call__(self, batch: Batch, places: Ints) -> Watch:
+        rows = np.arange(len(batch.stages)) if batch.routed else np.cumsum(batch.counts) - batch.counts
+        alone = self.followed[places] & ((batch.counts == 1) | batch.routed)
+        rows, systems = rows[alone], places[alone]
+        windows: list[Window | None] = [None] * len(batch.queues)
+        for row, which in dict(zip(batch.queue_of[rows].tolist(), self.queues.of_system[systems], strict=True)).items():
+            windows[row] = self.queues.window(which, self.verdicts.criterion)
+        asked = self.verdicts
+        all_rows = len(batch.stages) if batch.routed else batch.stage_of_lane.size
+        watch = Watch(asked.criterion.joint, limited(asked.limits), batch, all_rows, windows)
+        rate = np.array([stage.rate for stage in batch.stages])[alone]
+        limits = {name: limit[systems] for name, limit in asked.limits.items()}
+        watch.follow(rows, batch.queue_of[rows], rate, limits, asked.on_pass[systems], asked.on_fail[systems])
+        self.watches.append((watch, rows, systems))
+        return watch
+
+    def decided(self) -> Decided:
+        """The verdicts by system, when all has run."""
+        found = nothing_decided(self.followed.size)
+        for watch, rows, systems in self.watches:
+            for name in vars(found):
+                getattr(found, name)[systems] = getattr(watch.decided, name)[rows]
+        return found
 
 
 class Queues:
@@ -189,6 +271,7 @@ class Queues:
         self.systems = systems
         self.queues: list[Queue] = []
         self.workloads: list[Workload] = []
+        self.stretches: list[float] = []
         self.of_system = np.zeros(len(systems), np.int64)
         self.rate = np.ones(len(systems))
         known: dict[tuple[Any, ...], int] = {}
@@ -209,6 +292,7 @@ class Queues:
                 kept = ((needed <= limit) & ~(skips & (workload.output_tokens == 1))).nonzero()[0]
                 positions = kept[np.argsort(arrival[kept], kind="stable")]
                 self.workloads.append(workload)
+                self.stretches.append(stretch)
                 self.queues.append(
                     Queue(
                         arrival[positions],
@@ -219,6 +303,10 @@ class Queues:
                 )
             self.of_system[i] = known[key, limit, stretch, skips]
         self.in_order = all(queue.in_order for queue in self.queues)
+
+    def window(self, which: int, criterion: Criterion) -> Window:
+        """The requests of a queue that count."""
+        return Window(self.queues[which], self.workloads[which], self.stretches[which], criterion)
 
     def empty_results(self) -> LaneResults:
         """Results of systems in which nothing has happened, but for requests that need no instance."""

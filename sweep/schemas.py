@@ -384,6 +384,7 @@ _SEARCH_PARAMETERS = [
     *(field for field in _PARAMETERS if field.name not in ("cell_id", "request_rate_rps")),
 ]
 _INTERVAL = "end of the 95 % Wilson score interval of attainment, which takes its requests as independent"
+_OR_BOUND = "; where stopped, the share of all requests in the window if the others all missed, or all met, the SLOs"
 
 GOODPUT_SCHEMA = _schema(
     "goodput",
@@ -467,8 +468,16 @@ PROBES_SCHEMA = _schema(
             True,
         ),
         _field("met", _BOOL, "", "attainment >= target", True),
-        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}"),
-        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}"),
+        _field(
+            "stopped",
+            _BOOL,
+            "",
+            "whether the simulation ended when it was certain that the rate passes, or fails, beyond chance: then "
+            "attainment is of the first attainment_requests of the window, and the other measures are null",
+            True,
+        ),
+        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}{_OR_BOUND}"),
+        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}{_OR_BOUND}"),
         GOODPUT_SCHEMA.field("attainment").with_metadata(
             {
                 "unit": "share",

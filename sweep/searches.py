@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .batches import BATCH_BYTES, BYTES_PER_REQUEST
-from .bisection import LOWER_END, UPPER_END, Search, likely_rates, walk
+from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
+from .capacity import expected_rate
 from .endings import ENDINGS, finding, wilson_interval
 from .metrics import MEASURES, SLOS
 from .plan import Plan, content_id
-from .tasks import Outcome
+from .tasks import Outcome, Stopping
+from .verdicts import Criterion
 
 ENOUGH_REQUESTS = 2000
 MOST_AHEAD = 31  # rates of one search in a round
-ROUND_LANES = 200  # what a round costs whatever is in it, in lanes; measured, and between 150 and 500 lanes
+ROUND_LANES = 600  # what a round costs whatever is in it, in lanes; measured, and between 400 and 1000 lanes
+TO_THE_END = 6  # halvings that follow: a probe with fewer is likely to be next to the answer, and runs to its end
+LEAST_CHANCE = 0.02  # rates that are needed with a lower one are not simulated ahead
+INTERVAL = ("attainment_low", "attainment_high")
+
+
+class Wanted(NamedTuple):
+    """A probe to be simulated: of which cell, by position in the plan, at what rate; whether it ends as soon as it is
+    certain to pass, and to fail."""
+
+    at: int
+    rate: float
+    on_pass: bool
+    on_fail: bool
 
 
 class Searches:
     """The searches of a plan's feasible cells, by position in the plan, and every probe so far."""
 
-    def __init__(self, plan: Plan, start: Search, target: float, joint: bool, facts: Mapping[str, Any]) -> None:
-        self.plan, self.start, self.target, self.joint, self.facts = plan, start, target, joint, facts
+    def __init__(self, plan: Plan, start: Search, criterion: Criterion, facts: Mapping[str, Any]) -> None:
+        self.plan, self.start, self.criterion, self.facts = plan, start, criterion, facts
+        self.target = criterion.target
         self.states = dict.fromkeys(plan.feasible, start)
-        self.met: dict[int, dict[float, bool]] = {at: {} for at in self.states}
+        self.expected = {at: expected_rate(plan.cells[at].system()) for at in self.states}
+        self.asked: dict[int, list[float]] = {at: [] for at in self.states}  # rates that a search asked for, in order
+        self.attained: dict[int, dict[float, float]] = {at: {} for at in self.states}
         self.errors: dict[int, str] = {}
-        self.columns: dict[str, list[Any]] = {name: [] for name in ("at", "request_rate_rps", "round", *MEASURES)}
+        self.columns: dict[str, list[Any]] = {
+            name: [] for name in ("at", "request_rate_rps", "round", "stopped", *INTERVAL, *MEASURES)
+        }
+        self.row: dict[tuple[int, float], int] = {}  # of a cell's rate in the columns
         self.ids = [content_id({"cell": cell.cell_id, "search": facts})[:16] for cell in plan.cells]
 
     @property
@@ -41,49 +61,75 @@ class Searches:
     @property
     def decisions(self) -> int:
         """Decisions that are still to be made, as far as one can tell."""
-        return sum(_decisions_left(self.states[at]) for at in self.going)
+        return sum(self.states[at].decisions_left for at in self.going)
 
-    def wanted(self, max_lanes: int, look_ahead: int | None) -> list[tuple[int, float]]:
-        """Position and rate of the probes of the next round: for each search as many as fit one batch together."""
+    def wanted(self, max_lanes: int, look_ahead: int | None) -> list[Wanted]:
+        """The probes of the next round: for each search as many as fit one batch together; when all have ended, those
+        next to the answers that had been stopped."""
         going = self.going
         if not going:
-            return []
+            return [Wanted(at, rate, False, False) for at in self.states for rate in self._incomplete(at)]
         longest = max(len(self.plan.cells[at].traffic.workload) for at in going)
         lanes = max(1, min(max_lanes, BATCH_BYTES // (BYTES_PER_REQUEST * max(longest, 1))))
         count = look_ahead or rates_ahead(len(going), lanes)
-        return [(at, rate) for at in going for rate in likely_rates(self.states[at], self.met[at], count)]
+        wanted = []
+        for at in going:
+            ahead = likely_rates(
+                self.states[at], self.attained[at], self.target, count, expected=self.expected[at], least=LEAST_CHANCE
+            )
+            for _, rate, state in ahead:
+                early = state.decisions_left > TO_THE_END
+                # An end of the first interval that goes the unusual way is where the search ends.
+                wanted.append(Wanted(at, rate, early and state.phase != UPPER_END, early and state.phase != LOWER_END))
+        return wanted
 
-    def probe_plan(self, wanted: Sequence[tuple[int, float]]) -> Plan:
+    def _incomplete(self, at: int) -> list[float]:
+        """Rates next to the answer of an ended search that were stopped when it was certain whether they pass."""
+        if at in self.errors:
+            return []
+        beside = next_to_answer(self.states[at], self.asked[at], self.attained[at], self.target)
+        return [rate for rate in beside if rate is not None and self.columns["stopped"][self.row[at, rate]]]
+
+    def probe_plan(self, wanted: Sequence[Wanted]) -> Plan:
         """The probes as cells, which batches and tasks are made of."""
-        cells = tuple(replace(self.plan.cells[at], request_rate_rps=rate) for at, rate in wanted)
+        cells = tuple(replace(self.plan.cells[probe.at], request_rate_rps=probe.rate) for probe in wanted)
         return Plan(self.plan.experiment, cells)
 
-    def add(
-        self, wanted: Sequence[tuple[int, float]], outcomes: Sequence[Outcome], number: int, death: str | None
-    ) -> None:
+    def stopping(self, wanted: Sequence[Wanted]) -> Stopping:
+        """Which of the probes, by place, end early."""
+        on_pass, on_fail = (
+            {place for place, probe in enumerate(wanted) if getattr(probe, name)} for name in ("on_pass", "on_fail")
+        )
+        return Stopping(self.criterion, on_pass, on_fail)
+
+    def add(self, wanted: Sequence[Wanted], outcomes: Sequence[Outcome], number: int, death: str | None) -> None:
         """Take in the outcomes of a round and let every search walk as far as they lead."""
         ended: set[int] = set()
         for outcome in outcomes:
             ended.update(outcome.positions)
             for place, error in outcome.errors.items():
-                self.errors.setdefault(wanted[place][0], error)
-            kept = [i for i, place in enumerate(outcome.positions) if place not in outcome.errors]
-            probes = [wanted[outcome.positions[i]] for i in kept]
-            values = {name: column[kept] for name, column in outcome.measures.items()}
-            if not self.joint:
-                values["attainment"] = np.fmin.reduce([values[f"{name}_attainment"] for name in SLOS])
-            for (at, rate), attained in zip(probes, values["attainment"].tolist(), strict=True):
-                self.met[at][rate] = attained >= self.target
-            self.columns["at"] += [at for at, _ in probes]
-            self.columns["request_rate_rps"] += [rate for _, rate in probes]
-            self.columns["round"] += [number] * len(probes)
-            for name in MEASURES:
-                self.columns[name] += values[name].tolist()
+                self.errors.setdefault(wanted[place].at, error)
+            for i, place in enumerate(outcome.positions):
+                if place not in outcome.errors:
+                    values = {name: float(column[i]) for name, column in outcome.measures.items()}
+                    self._keep(wanted[place], values, outcome.stopped.get(place), number)
         if death is not None:
             for place in set(range(len(wanted))) - ended:
-                self.errors.setdefault(wanted[place][0], death)
+                self.errors.setdefault(wanted[place].at, death)
         for at in self.states:
-            *_, self.states[at] = walk(self.states[at], self.met[at])
+            self.states[at], self.asked[at] = walked(self.start, self.attained[at], self.target)
+
+    def _keep(self, probe: Wanted, values: dict[str, float], stopped: tuple[float, float] | None, number: int) -> None:
+        """Keep what came of a probe, in place of what is known of the same rate; `stopped` as in Outcome."""
+        if not self.criterion.joint and stopped is None:
+            values["attainment"] = float(np.fmin.reduce([values[f"{name}_attainment"] for name in SLOS]))
+        self.attained[probe.at][probe.rate] = values["attainment"]
+        interval = stopped or wilson_interval(values["attainment"], values["attainment_requests"])
+        found = {"at": probe.at, "request_rate_rps": probe.rate, "round": number, "stopped": stopped is not None}
+        found |= dict(zip(("attainment_low", "attainment_high"), map(float, interval), strict=True)) | values
+        row = self.row.setdefault((probe.at, probe.rate), len(self.row))
+        for name, column in self.columns.items():
+            column[row : row + 1] = [found[name]]
 
     def counts(self) -> dict[str, int]:
         """Cells in all, and by what became of them."""
@@ -98,10 +144,6 @@ class Searches:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the goodput table, in plan order."""
-        probes: dict[int, dict[float, int]] = {at: {} for at in self.states}  # row of each rate
-        for row, (at, rate) in enumerate(zip(self.columns["at"], self.columns["request_rate_rps"], strict=True)):
-            probes[at][rate] = row
-        low, high = wilson_interval(self.columns["attainment"], self.columns["attainment_requests"])
         rows = []
         for at, cell in enumerate(self.plan.cells):
             found: dict[str, Any] = {**cell.columns(), "cell_id": self.ids[at], "status": "ok", "error": None}
@@ -112,23 +154,14 @@ class Searches:
             elif at in self.errors:
                 found |= {"status": "failed", "error": self.errors[at]}
             else:
-                asked = [probes[at][rate] for rate in self.asked(at)]
-                names = ("request_rate_rps", *MEASURES)
-                views = [
-                    {name: self.columns[name][i] for name in names}
-                    | {"met": self.met[at][self.columns["request_rate_rps"][i]]}
-                    | {"attainment_low": float(low[i]), "attainment_high": float(high[i])}
-                    for i in asked
-                ]
+                views = []
+                for rate in self.asked[at]:
+                    row = self.row[at, rate]
+                    view = {name: column[row] for name, column in self.columns.items()}
+                    views.append({**view, "met": self.attained[at][rate] >= self.target})
                 found |= finding(cell, self.states[at], self.target, views)
             rows.append(found)
         return rows
-
-    def asked(self, at: int) -> list[float]:
-        """The rates that a search has asked for so far, in order."""
-        states = list(walk(self.start, self.met[at]))
-        rates = [state.rate for state in states if not state.ended and state.rate in self.met[at]]
-        return list(dict.fromkeys(rates))
 
     def warnings(self) -> tuple[str, ...]:
         """What to know before the numbers are used."""
@@ -151,7 +184,7 @@ class Searches:
         """Write the table of probes, by cell in plan order and then by rate."""
         from .tables import probes_table, write_table
 
-        asked = {at: set(self.asked(at)) for at in self.states}
+        asked = {at: set(rates) for at, rates in self.asked.items()}
         order = np.lexsort((self.columns["request_rate_rps"], self.columns["at"])).tolist()
         columns: dict[str, Any] = {
             name: [column[i] for i in order] for name, column in self.columns.items() if name != "at"
@@ -160,9 +193,7 @@ class Searches:
         pairs = list(zip(places, columns["request_rate_rps"], strict=True))
         columns["cell_id"] = [self.ids[at] for at in places]
         columns["asked"] = [rate in asked[at] for at, rate in pairs]
-        columns["met"] = [self.met[at][rate] for at, rate in pairs]
-        low, high = wilson_interval(columns["attainment"], columns["attainment_requests"])
-        columns |= {"attainment_low": low, "attainment_high": high}
+        columns["met"] = [self.attained[at][rate] >= self.target for at, rate in pairs]
         write_table(directory / "probes.parquet", probes_table(columns, self.config()))
 
     def write(self, directory: Path) -> None:
@@ -187,13 +218,3 @@ def _halvings(count: int) -> float:
     """Halvings that so many rates decide: j, and of one more where some of the middles of the next level are there."""
     j = (count + 1).bit_length() - 1
     return float(j + (count + 1 - 2**j) / 2**j)
-
-
-def _decisions_left(state: Search) -> int:
-    """How often a search is still to be told whether a rate passes, if its upper end fails."""
-    ends = {LOWER_END: 2, UPPER_END: 1}.get(state.phase, 0)
-    if state.rel_tol is None:
-        return ends + max(state.halvings, 0)
-    # Each halves the distance of the ends in logarithms.
-    distance = math.log(state.hi / state.lo) / math.log1p(state.rel_tol)
-    return ends + math.ceil(math.log2(max(distance, 1)))

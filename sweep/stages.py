@@ -7,7 +7,7 @@ longest queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from .kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
 from .kernels.steplog import StepLog
 from .kernels.steptime import StepCoefficients
 from .steps import ConstantStepTime, StepModel
+from .verdicts import Watch
 
 MOST = int(NO_LIMIT) - 1
 ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two")
@@ -111,9 +112,15 @@ class StageResults:
     """By stage: instance, lane of the instance, columns of kernels.steplog."""
 
 
-def run_stages(stages: Sequence[Stage], logged: Sequence[int] = (), *, gaps: bool = False) -> StageResults:
+def run_stages(
+    stages: Sequence[Stage],
+    logged: Sequence[int] = (),
+    *,
+    gaps: bool = False,
+    watch: Callable[[Batch, Ints], Watch] | None = None,
+) -> StageResults:
     """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
-    tokens."""
+    tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
     runs: dict[tuple[Rules, bool], list[int]] = {}
     for i, stage in enumerate(stages):
         runs.setdefault((stage.rules, stage.routed), []).append(i)
@@ -133,7 +140,10 @@ def run_stages(stages: Sequence[Stage], logged: Sequence[int] = (), *, gaps: boo
         rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
         log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
         engine = batch.engine(log, gaps)
+        engine.watch = watch(batch, chosen) if watch else None
         totals = engine.run()
+        if engine.watch:
+            engine.watch(engine)
         for name in vars(totals):
             getattr(results.lane_totals, name)[rows] = getattr(totals, name)
         batch.hand_back(engine, chosen, rows, results)

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,11 +17,22 @@ from .balance import ROLES, instance_columns
 from .metrics import MEASURES, SLOS, measures
 from .plan import Cell, Plan
 from .results import Result
-from .runs import LaneResults, run_systems
+from .runs import LaneResults, at_rate, run_systems
 from .setups import System
+from .verdicts import Criterion, Decided, Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Set
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What cells are measured by in a search, and which, by position, end when it is certain that they pass, or
+    fail."""
+
+    criterion: Criterion
+    on_pass: Set[int]
+    on_fail: Set[int]
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Task:
     keep_requests: list[bool]  # whether to return the requests, the log of the steps, the instances
     keep_steps: list[bool]
     keep_instances: list[bool]
+    stopping: Stopping | None = None
 
     def part(self, begin: int, end: int) -> Self:
         """The task for some of its cells."""
@@ -64,6 +76,8 @@ class Outcome:
 
     measures  float64 [cells], NaN where there is none, in the order of `positions`
     errors    of the cells that failed: "type: message"
+    stopped   those that ended when it was certain whether they pass, and the least and the most that the attainment can
+              be in the end; of the measures they have the attainment, of the requests that decided it
     """
 
     positions: list[int]
@@ -72,6 +86,7 @@ class Outcome:
     requests: dict[int, Result] = field(default_factory=dict)
     steps: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     instances: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    stopped: dict[int, tuple[float, float]] = field(default_factory=dict)
     wall_s: float = 0.0
     cpu_s: float = 0.0
     host: str | None = None  # where it ran, and when it ended, in seconds since 1970
@@ -80,7 +95,12 @@ class Outcome:
 
 
 def make_task(
-    plan: Plan, positions: Sequence[int], requests: Set[int], steps: Set[int], instances: Set[int] = frozenset()
+    plan: Plan,
+    positions: Sequence[int],
+    requests: Set[int],
+    steps: Set[int],
+    instances: Set[int] = frozenset(),
+    stopping: Stopping | None = None,
 ) -> Task:
     """The task for cells of a plan; `requests`, `steps` and `instances` are positions whose tables are kept."""
     cells = [plan.cells[at] for at in positions]
@@ -94,6 +114,7 @@ def make_task(
         keep_steps=[at in steps for at in positions],
         keep_instances=[at in instances for at in positions],
         slos=[cell.slo for cell in cells],
+        stopping=stopping,
     )
 
 
@@ -105,9 +126,7 @@ def _systems(cells: Sequence[Cell]) -> list[System]:
         key = id(cell.traffic), id(cell.setup)
         if key not in made:
             made[key] = cell.system()
-        system = copy(made[key])
-        object.__setattr__(system, "rate", cell.request_rate_rps)  # frozen for everybody else
-        systems.append(system)
+        systems.append(at_rate(made[key], cell.request_rate_rps))
     return systems
 
 
@@ -137,23 +156,27 @@ def _outcome(task: Task) -> Outcome:
         first.requests | second.requests,
         first.steps | second.steps,
         first.instances | second.instances,
+        first.stopped | second.stopped,
     )
 
 
 def _simulate(task: Task) -> Outcome:
     logged = [lane for lane, keep in enumerate(task.keep_steps) if keep]
     gaps = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
-    results = run_systems(task.systems, step_log=logged, gaps=gaps)
+    limits = {name: np.array([slo[f"{name}_slo_s"] for slo in task.slos], np.float64) for name in SLOS}
+    results = run_systems(task.systems, step_log=logged, gaps=gaps, verdicts=_verdicts(task, limits))
     found = measures(
         results,
-        **{key: np.array([slo[key] for slo in task.slos], np.float64) for key in (f"{name}_slo_s" for name in SLOS)},
+        **{f"{name}_slo_s": limit for name, limit in limits.items()},
         warmup=task.warmup,
         cooldown=task.cooldown,
         n_gpus=np.array(task.n_gpus),
     )
+    values = {name: column.astype(np.float64) for name, column in found.items()}
     return Outcome(
         task.positions,
-        {name: values.astype(np.float64) for name, values in found.items()},
+        values,
+        stopped=_stopped(task, results.decided, values),
         # Copies, because a view of one lane would keep the arrays of the whole batch in memory.
         requests={
             task.positions[lane]: deepcopy(results.result(lane)) for lane, keep in enumerate(task.keep_requests) if keep
@@ -165,6 +188,28 @@ def _simulate(task: Task) -> Outcome:
             if keep
         },
     )
+
+
+def _verdicts(task: Task, limits: dict[str, NDArray[np.float64]]) -> Verdicts | None:
+    if task.stopping is None:
+        return None
+    which = (task.stopping.on_pass, task.stopping.on_fail)
+    on_pass, on_fail = (np.array([at in positions for at in task.positions], np.bool_) for positions in which)
+    return Verdicts(task.stopping.criterion, limits, on_pass, on_fail)
+
+
+def _stopped(
+    task: Task, decided: Decided | None, values: dict[str, NDArray[np.float64]]
+) -> dict[int, tuple[float, float]]:
+    """`Outcome.stopped`; leaves those cells only the `values` that mean something."""
+    if decided is None:
+        return {}
+    rows = decided.stopped.nonzero()[0]
+    for column in values.values():
+        column[rows] = np.nan
+    values["attainment"][rows] = decided.attainment[rows]
+    values["attainment_requests"][rows] = decided.requests[rows]
+    return {task.positions[row]: (float(decided.low[row]), float(decided.high[row])) for row in rows}
 
 
 def _steps(results: LaneResults, lane: int) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,8 @@ import servesweep.tasks as tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servesweep import ConfigError, attainment, find_goodput, load, max_rate, run_systems
-from servesweep.bisection import MOST_DOUBLINGS, Search, likely_rates, walk
+from servesweep.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
+from servesweep.capacity import expected_rate
 from servesweep.endings import ENDINGS, wilson_interval
 from servesweep.goodput import Question, SearchInterrupted, parse_slos, searched_plan
 from servesweep.metrics import SLOS
@@ -133,32 +134,73 @@ def test_a_search_asks_for_the_rates_of_max_rate(boundary, lo, wide, iters):
     assert (0.0 if search.phase == "lower_end_fails" else search.lo) == expected
 
 
-@given(st.floats(0.01, 100), st.integers(1, 40), st.integers(0, 14))
-def test_what_is_simulated_ahead_contains_what_is_asked_next(boundary, count, iters):
-    search, met = Search(0.05, 64.0, iters), {}
+@given(
+    st.floats(0.01, 100),
+    st.integers(1, 40),
+    st.integers(0, 14),
+    st.none() | st.floats(0.01, 100),
+    st.sampled_from([0.0, 0.02, 0.3]),
+)
+def test_what_is_simulated_ahead_contains_what_is_asked_next(boundary, count, iters, expected, least):
+    start = search = Search(0.05, 64.0, iters)
+    attained = {}
     rounds = 0
     while not search.ended:
-        rates = likely_rates(search, met, count)
+        ahead = likely_rates(search, attained, 0.9, count, expected=expected, least=least)
+        rates = [rate for _, rate, _ in ahead]
         assert rates[0] == search.rate
         assert len(rates) == len(set(rates)) <= count + 1
-        assert not set(rates) & set(met)
-        met |= {rate: rate <= boundary for rate in rates}
-        *_, search = walk(search, met)
+        assert not set(rates) & set(attained)
+        chances = [chance for chance, _, _ in ahead]
+        assert chances[0] == 1
+        assert chances == sorted(chances, reverse=True)
+        assert min(chances) >= least
+        assert all(state.rate == rate for _, rate, state in ahead)
+        attained |= {rate: 0.95 if rate <= boundary else 0.6 for rate in rates}
+        search, asked = walked(start, attained, 0.9)
         rounds += 1
-    assert search == bisected(boundary, Search(0.05, 64.0, iters))[0]
-    j = int(math.log2(count + 1))
-    assert rounds <= 2 + -(-iters // j)
+    assert (search, asked) == bisected(boundary, start)
+    passing, failing = next_to_answer(search, asked, attained, 0.9)
+    assert passing is None or attained[passing] >= 0.9
+    assert failing is None or attained[failing] < 0.9
+    if expected is None and least == 0:
+        assert rounds <= 2 + -(-iters // int(math.log2(count + 1)))
 
 
 def test_seven_rates_are_three_halvings():
     halving = Search(1.0, 256.0, 14).after(True).after(False)
-    assert sorted(likely_rates(halving, {}, 7)) == pytest.approx([2, 4, 8, 16, 32, 64, 128])
-    assert sorted(likely_rates(Search(1.0, 256.0, 14), {}, 8)) == pytest.approx([1, 2, 4, 8, 16, 32, 64, 128, 256])
+    rates = [rate for _, rate, _ in likely_rates(halving, {}, 0.9, 7)]
+    assert sorted(rates) == pytest.approx([2, 4, 8, 16, 32, 64, 128])
+    rates = [rate for _, rate, _ in likely_rates(Search(1.0, 256.0, 14), {}, 0.9, 8)]
+    assert sorted(rates) == pytest.approx([1, 2, 4, 8, 16, 32, 64, 128, 256])
+
+
+def test_rates_are_sought_where_the_answer_should_be():
+    # 90 % lies a quarter of the way between 99 % and 50 % in log-odds: 2 to 1 below the middle of the interval.
+    near = Search(10.0, 12.0, 8, phase="halving")
+    place = (math.log(99) - math.log(9)) / math.log(99)
+    rates = [rate for _, rate, _ in likely_rates(near, {10.0: 0.99, 12.0: 0.5}, 0.9, 7)]
+    assert rates[0] == near.rate
+    closest = min(abs(math.log(rate / 10) / math.log(1.2) - place) for rate in rates)
+    assert closest < 0.03
+    # In a wide interval it is about where it is expected.
+    wide = Search(0.05, 64.0, 14, phase="halving")
+    rates = [rate for _, rate, _ in likely_rates(wide, {0.05: 1.0, 64.0: 0.0}, 0.9, 10, expected=20.0)]
+    assert sum(14 < rate < 28 for rate in rates) >= 5
+
+
+def test_what_a_system_is_expected_to_serve_is_about_what_it_serves():
+    plan = searched_plan({**GRID, "workload": {**GRID["workload"], "n_requests": 2000}}, Question())
+    for cell in plan.cells[:: len(plan.cells) // 6]:
+        system = cell.system()
+        flood = run_systems([replace(system, rate=1000.0)]).result(0)
+        served = len(flood) / (np.nanmax(flood.finish_s) - flood.arrival_s[0])
+        assert 0.5 * served < expected_rate(system) < 1.3 * served
 
 
 def test_rates_ahead_fall_with_the_number_of_searches():
     assert rates_ahead(1, 1000) == 31
-    assert [rates_ahead(n, 1000) for n in (10, 24, 100, 1000)] == [15, 7, 3, 1]
+    assert [rates_ahead(n, 1000) for n in (10, 24, 100, 1000)] == [31, 15, 7, 1]
     assert rates_ahead(100, 50) == 1
 
 
@@ -279,7 +321,7 @@ def test_lower_end_fails_by_rejections(tmp_path):
 def test_not_monotone(tmp_path):
     # Requests of one kind at equal gaps: how long each waits for the step under way depends on how gap and step fit. At
     # this rate, the first middle, each arrives just as the last step of the one before it has begun.
-    search = {"lo": 8.407927902944143**2 / 40, "hi": 40.0}
+    search = {"lo": 8.407927902944143**2 / 40, "hi": 40.0, "iters": 5}
     row = searched(tmp_path, ["ttft:9"], search, prompt=100, output=20, arrivals="uniform")
     assert row["ending"] == "not_monotone"
     assert "which is beyond chance: higher rates that pass may exist" in row["reason"]
