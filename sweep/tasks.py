@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from .balance import ROLES, instance_columns
 from .metrics import MEASURES, SLOS, measures
-from .plan import Cell, Plan
 from .results import Result
 from .runs import LaneResults, run_systems
-from .setups import System
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
     from collections.abc import Set
+
+    from .plan import Plan
+    from .setups import System
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def make_task(
     cells = [plan.cells[at] for at in positions]
     return Task(
         positions=list(positions),
-        systems=_systems(cells),
+        systems=[cell.system() for cell in cells],
         n_gpus=[cell.setup.n_gpus for cell in cells],
         warmup=plan.experiment.slo.warmup,
         cooldown=plan.experiment.slo.cooldown,
@@ -95,20 +96,6 @@ def make_task(
         keep_instances=[at in instances for at in positions],
         slos=[cell.slo for cell in cells],
     )
-
-
-def _systems(cells: Sequence[Cell]) -> list[System]:
-    """The systems of cells. Cells that differ by their rate alone share the checks, which are most of the work."""
-    made: dict[tuple[int, int], System] = {}
-    systems = []
-    for cell in cells:
-        key = id(cell.traffic), id(cell.setup)
-        if key not in made:
-            made[key] = cell.system()
-        system = copy(made[key])
-        object.__setattr__(system, "rate", cell.request_rate_rps)  # frozen for everybody else
-        systems.append(system)
-    return systems
 
 
 def run_task(task: Task) -> Outcome:

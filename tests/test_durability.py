@@ -1,7 +1,9 @@
 """What a run survives: kills, interrupts, full disks, damaged journals, killer cells. Real processes, real signals."""
 
+import base64
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -179,7 +181,7 @@ def test_a_journal_of_a_newer_servesweep_is_refused(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "journal.jsonl").write_bytes(encode_line({"journal": 99}))
     assert main(["run", "small.toml", "--out", "out", "--quiet"]) == 2
-    assert "has format 99, but this servesweep reads up to 1: upgrade servesweep" in capsys.readouterr().err
+    assert "has format 99, but this servesweep reads up to 2: upgrade servesweep" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------- reuse
@@ -257,15 +259,44 @@ def test_failed_cells_run_again_when_asked(undisturbed, folder, monkeypatch):
     assert digests(folder / "out") == digests(undisturbed.directory)
 
 
-def test_a_row_without_a_measure_of_this_version_is_not_reused(folder):
-    run_grid("small.toml", out="out", progress=False, settings={"seed": 0})
-    path = folder / "out" / "journal.jsonl"
-    records = [decode_line(line) for line in path.read_bytes().splitlines(keepends=True)]
+def journal_of(directory):
+    return [decode_line(line) for line in (directory / "journal.jsonl").read_bytes().splitlines(keepends=True)]
+
+
+def write_journal(directory, records):
+    (directory / "journal.jsonl").write_bytes(b"".join(map(encode_line, records)))
+
+
+def test_a_journal_of_format_1_is_reused_but_for_rows_without_a_measure_of_this_version(undisturbed, folder):
+    run_grid("small.toml", out="out", progress=False)
+    begin, *records = journal_of(folder / "out")
+    names, form = begin.pop("measures"), begin.pop("form")
     cells = [record for record in records if "cell" in record]
+    for record in cells:
+        assert record.pop("form") == form
+        values = np.frombuffer(base64.b64decode(record.pop("values")), "<f8").tolist()
+        record["measures"] = {name: None if math.isnan(x) else x for name, x in zip(names, values, strict=True)}
     del cells[0]["measures"]["utilization"]
-    path.write_bytes(b"".join(map(encode_line, records)))
-    again = run_grid("small.toml", out="out", progress=False, settings={"seed": 0})
+    write_journal(folder / "out", [{**begin, "journal": 1}, *records])
+    again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(cells) - 1
+    assert digests(folder / "out") == digests(undisturbed.directory)
+
+
+def test_measures_are_reused_by_their_names_and_not_without(undisturbed, folder):
+    run_grid("small.toml", out="out", progress=False)
+    begin, *records = journal_of(folder / "out")
+    cells = [record for record in records if "cell" in record]
+    for record in cells:  # as a version would write them that has the measures in another order, and one more
+        values = np.frombuffer(base64.b64decode(record["values"]), "<f8")
+        record["form"], record["values"] = "another", base64.b64encode(np.append(values[::-1], 1.0).tobytes()).decode()
+    names = [*begin["measures"][::-1], "of_a_later_version"]
+    write_journal(folder / "out", [{**begin, "form": "another", "measures": names}, *records])
+    assert run_grid("small.toml", out="out", progress=False).counts["reused"] == len(cells)
+    assert digests(folder / "out") == digests(undisturbed.directory)
+    write_journal(folder / "out", records)  # without the line that names them
+    assert run_grid("small.toml", out="out", progress=False).counts["reused"] == 0
+    assert digests(folder / "out") == digests(undisturbed.directory)
 
 
 # ------------------------------------------------------------------------------------------------------------ disasters
