@@ -282,7 +282,12 @@ class Execution:
             raise self._stopped(error) from None
 
     def _stopped(self, error: OSError) -> RunStopped:
-        return RunStopped(self.run(), f"{error.filename or self.directory}: {error.strerror}")
+        remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "put that right"
+        return RunStopped(
+            self.run(),
+            f"{error.filename or self.directory}: {error.strerror}",
+            f"they are in {JOURNAL_NAME}, not all in the tables: {remedy}, and go on",
+        )
 
     def _facts(self, run: Run) -> dict[str, Any]:
         """How a run went, on which machine: everything that may differ between two runs with the same tables."""
@@ -370,5 +375,8 @@ def prepare_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> Path
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

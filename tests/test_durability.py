@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,8 +66,8 @@ if __name__ == "__main__":
 """
 
 
-def digests(directory):
-    return [hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest() for table in TABLES]
+def digests(directory, tables=TABLES):
+    return [hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest() for table in tables]
 
 
 def kept_cells(directory):
@@ -399,6 +400,68 @@ def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     assert again.counts["reused"] == len(kept)
     assert again.notes == ()  # no torn line was left behind
     assert digests(folder / "out") == digests(undisturbed.directory)
+
+
+@pytest.fixture
+def small_disk(folder):
+    """A function that gives the folder "disk" so many KB, all that fit on it. It can be called again to make room."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root on Linux can mount a small disk")
+    disk = folder / "disk"
+    disk.mkdir()
+
+    def resize(kb):
+        options = f"size={kb}k" if not disk.is_mount() else f"remount,size={kb}k"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this machine mounts no small disk: {done.stderr.strip()}")
+
+    yield resize
+    if disk.is_mount():
+        subprocess.run(["umount", disk], check=True)
+
+
+FULL = (
+    r"stopped: disk/out.*: No space left on device; (\d+) of 288 cells ended; "
+    r"they are in journal\.jsonl, not all in the tables: make room, and go on\n"
+    r"go on with: servesweep run small\.toml --workers \d --out disk/out\n$"
+)
+
+
+@pytest.mark.parametrize("kb", [8, 120, 360])
+def test_a_disk_that_is_really_full_loses_no_finished_cell(undisturbed, folder, small_disk, kb):
+    small_disk(kb)
+    for _ in range(2):  # without room, the second run gets no further and harms nothing
+        process = start("--workers", "2", "--out", "disk/out")
+        _, err = process.communicate(timeout=300)
+        assert (process.returncode, "Traceback" in err) == (1, False), err
+        found = re.search(FULL, err)
+        assert found, err
+        kept = kept_cells(folder / "disk" / "out")
+        assert len(kept) == int(found[1]) < FEASIBLE
+    assert kb == 8 or kept
+    small_disk(8000)
+    again = run_grid("small.toml", out="disk/out", progress=False)
+    assert again.counts["reused"] == len(kept)
+    assert again.notes == ()
+    assert digests(folder / "disk" / "out") == digests(undisturbed.directory)
+
+
+def test_a_disk_that_fills_up_while_the_tables_are_written(undisturbed, folder, small_disk):
+    (folder / "small.toml").write_text(SWEEP.partition("[output]")[0])
+    small_disk(200)  # room for the journal, and then not for the cells
+    for _ in range(2):
+        process = start("--workers", "1", "--out", "disk/out")
+        _, err = process.communicate(timeout=300)
+        assert (process.returncode, "Traceback" in err) == (1, False), err
+        found = re.search(FULL, err)
+        assert found, err
+        assert int(found[1]) == len(kept_cells(folder / "disk" / "out")) == FEASIBLE
+        assert sorted(path.name for path in (folder / "disk" / "out").iterdir()) == ["journal.jsonl"]
+    small_disk(8000)
+    again = run_grid("small.toml", out="disk/out", progress=False)
+    assert again.counts["reused"] == FEASIBLE
+    assert digests(folder / "disk" / "out", ["cells"]) == digests(undisturbed.directory, ["cells"])
 
 
 def test_a_second_run_on_the_same_directory_is_refused(folder):
