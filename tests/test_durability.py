@@ -387,6 +387,46 @@ def limited(name, size):
     return lambda: resource.setrlimit(getattr(resource, name), (size, size))
 
 
+HUGE = """\
+name = "huge"
+[workload]
+kind = "synthetic"
+prompt = { mean = 300, sigma = 0.8, lo = 16, hi = 2000 }
+output = { mean = 60, sigma = 0.8, lo = 1, hi = 400 }
+n_requests = 20
+request_rate_rps = 8
+[system]
+n_instances = [1, 2, 3, 4, 5, 300_000]
+[instance]
+model = "llama-3.1-8b"
+chip = "h100-sxm"
+[scheduler]
+block_size = 16
+max_running = 32
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_that_takes_all_memory_costs_itself(folder, workers):
+    (folder / "small.toml").write_text(HUGE)
+    one = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "MKL", "OMP")}  # each thread would reserve memory
+    process = start(
+        *("--workers", str(workers), "--out", "out", "--json"),
+        preexec_fn=limited("RLIMIT_AS", 900 << 20),
+        env={**os.environ, **one, "MALLOC_ARENA_MAX": "2"},
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 3, err
+    counts = json.loads(out)
+    assert (counts["ok"], counts["failed"]) == (5, 1)
+    assert "1 failed: MemoryError: Unable to allocate " in err
+    rows = servesweep.load("out")
+    assert rows["status"].tolist() == ["ok"] * 5 + ["failed"]
+    good = run_grid("small.toml", out="good", settings={"n_instances": [1, 2, 3, 4, 5]}, progress=False)
+    measures = rows.columns[rows.columns.get_loc("attainment") :]
+    assert rows.loc[:4, measures].equals(good.df[measures])
+
+
 def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     process = start("--workers", "2", "--out", "out", preexec_fn=limited("RLIMIT_FSIZE", 60_000))
     _, err = process.communicate(timeout=300)
