@@ -55,15 +55,6 @@ instances = "all"
 CELLS = 2 * 12 * 2 * 3 * 2
 FEASIBLE = CELLS // 2
 TABLES = ("cells", "requests", "steps", "instances")
-# As `servesweep run`, in many small batches, so that there is much to interrupt.
-COMMAND = """\
-import sys
-import servesweep.runner as runner
-from servesweep.commands import main
-if __name__ == "__main__":
-    runner.Execution.__init__.__kwdefaults__["max_lanes"] = 3
-    sys.exit(main())
-"""
 
 
 def digests(directory, tables=TABLES):
@@ -115,13 +106,13 @@ def undisturbed(tmp_path_factory):
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SWEEP)
-    (tmp_path / "command.py").write_text(COMMAND)
     return tmp_path
 
 
 def start(*options, **more):
+    """The command, in many small batches, so that there is much to interrupt."""
     return subprocess.Popen(
-        [sys.executable, "command.py", "run", "small.toml", *options],
+        [sys.executable, "-m", "servesweep", "run", "small.toml", "--max-lanes", "3", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -329,7 +320,7 @@ def test_ctrl_c_ends_soon_and_tells_the_command_that_resumes(undisturbed, folder
     assert "Traceback" not in err
     kept = kept_cells(folder / "out dir")
     assert f"interrupted: {len(kept)} of {CELLS} cells ended; their rows are in out dir" in err
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --workers 2 --out 'out dir'"
+    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out 'out dir'"
     assert len(servesweep.load("out dir")) == len(kept) + CELLS - FEASIBLE
     again = run_grid("small.toml", out="out dir", progress=False)
     assert again.counts["reused"] == len(kept)
@@ -344,6 +335,8 @@ def test_a_killed_worker_costs_nothing(undisturbed, folder):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert (json.loads(out)["ok"], json.loads(out)["failed"]) == (FEASIBLE, 0)
+    batches = json.loads((folder / "out" / "run.json").read_text())["batches"]
+    assert max(batch["cells"] for batch in batches) == 3
     assert digests(folder / "out") == digests(undisturbed.directory)
 
 
@@ -435,7 +428,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     kept = kept_cells(folder / "out")
     assert 0 < len(kept) < FEASIBLE
     assert re.search(rf"stopped: out.*: File too large; {len(kept)} of {CELLS} cells ended", err)
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --workers 2 --out out"
+    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out out"
     again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(kept)
     assert again.notes == ()  # no torn line was left behind
@@ -464,7 +457,7 @@ def small_disk(folder):
 FULL = (
     r"stopped: disk/out.*: No space left on device; (\d+) of 288 cells ended; "
     r"they are in journal\.jsonl, not all in the tables: make room, and go on\n"
-    r"go on with: servesweep run small\.toml --workers \d --out disk/out\n$"
+    r"go on with: servesweep run small\.toml --max-lanes 3 --workers \d --out disk/out\n$"
 )
 
 
