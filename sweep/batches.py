@@ -101,9 +101,10 @@ def expected_cpu_s(plan: Plan, batch: Sequence[int]) -> float:
 
 def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Estimate:
     """The cost of a run, by the figures at the top of this file."""
-    seconds = [expected_cpu_s(plan, batch) for batch in batches]
+    groups = [group for batch in batches for group in _groups(plan, batch).values()]
+    seconds = [_cpu_s(group, 1) for group in groups]
     processes = 1 if workers == 1 else 1 + workers  # this one, and the workers
-    largest = max((_bytes(group) for batch in batches for group in _groups(plan, batch).values()), default=0)
+    largest = max(map(_bytes, groups), default=0)
     return Estimate(
         cpu_s=sum(seconds) + _PROCESS_START_S * processes,
         wall_s=_makespan(seconds, workers) + _start_s(workers),
@@ -113,8 +114,13 @@ def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Esti
 
 def _groups(plan: Plan, cells: Sequence[int]) -> dict[_Kind, _Group]:
     members: dict[_Kind, list[int]] = {}
+    known: dict[tuple[int, int], list[int]] = {}  # members alike, by traffic and set-up: there are far more cells
     for at in cells:
-        members.setdefault(_kind_of(plan, at), []).append(at)
+        cell = plan.cells[at]
+        alike = id(cell.traffic), id(cell.setup)
+        if alike not in known:
+            known[alike] = members.setdefault(_kind_of(plan, at), [])
+        known[alike].append(at)
     groups = {}
     for kind, group in members.items():
         setups = [plan.cells[at].setup for at in group]

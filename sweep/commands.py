@@ -109,6 +109,7 @@ def _run(options: argparse.Namespace) -> int:
         workers=options.workers,
         out=options.out,
         progress=not options.quiet,
+        max_lanes=_max_lanes(options),
         fresh=options.fresh,
         retry_failed=options.retry_failed,
         backend=options.backend,
@@ -152,12 +153,19 @@ def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
 
     check_directory(output_directory(plan.experiment, options.out))
     workers = choose_workers(plan, plan.feasible, options.workers)
-    facts = plan_json(plan, estimate(plan, make_batches(plan, plan.feasible, workers), workers), workers)
+    batches = make_batches(plan, plan.feasible, workers, _max_lanes(options))
+    facts = plan_json(plan, estimate(plan, batches, workers), workers)
     if options.json:
         print_json(facts)
     else:
         print(plan_text(facts))
     return EXIT_OK
+
+
+def _max_lanes(options: argparse.Namespace) -> int:
+    from .batches import MAX_LANES
+
+    return MAX_LANES if options.max_lanes is None else int(options.max_lanes)
 
 
 def _resume(arguments: Sequence[str] | None) -> str:
@@ -186,7 +194,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="DIR", help="directory of the run (default: results/<name>)")
     run.add_argument("--trace", metavar="FILE", help="serve the requests of this trace instead of the experiment's own")
     run.add_argument(
-        "--workers", metavar="N", type=_workers, help="processes (default: one for each core, fewer for small sweeps)"
+        "--workers",
+        metavar="N",
+        type=_at_least_one,
+        help="processes (default: one for each core, fewer for small sweeps)",
+    )
+    run.add_argument(
+        "--max-lanes",
+        metavar="N",
+        type=_at_least_one,
+        help="most cells that are simulated together (1000): with fewer, a stopped run keeps more, and takes longer",
     )
     run.add_argument(
         "--set",
@@ -244,7 +261,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _workers(text: str) -> int:
+def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
     return int(text)

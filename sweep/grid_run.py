@@ -78,8 +78,8 @@ class RunStopped(RuntimeError):
     What had ended is kept in the journal of `run.directory`: the same run again goes on from there.
     """
 
-    def __init__(self, run: Run, reason: str) -> None:
-        super().__init__(f"stopped: {reason}; {_kept(run)}")
+    def __init__(self, run: Run, reason: str, advice: str | None = None) -> None:
+        super().__init__(f"stopped: {reason}; {_kept(run) if advice is None else f'{_ended(run)}; {advice}'}")
         self.run = run
 
 
@@ -89,6 +89,9 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def _kept(run: Run) -> str:
-    ended = run.counts["ok"] + run.counts["failed"]
-    kept = f"their rows are in {run.directory}" if ended else "nothing was written"
-    return f"{ended:,} of {run.counts['cells']:,} cells ended; {kept}"
+    any_ended = run.counts["ok"] + run.counts["failed"] > 0
+    return f"{_ended(run)}; " + (f"their rows are in {run.directory}" if any_ended else "nothing was written")
+
+
+def _ended(run: Run) -> str:
+    return f"{run.counts['ok'] + run.counts['failed']:,} of {run.counts['cells']:,} cells ended"

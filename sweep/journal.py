@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 JOURNAL_NAME = "journal.jsonl"
-JOURNAL_VERSION = 1  # goes up when lines take another form
+JOURNAL_VERSION = 2  # goes up when lines take another form; all before are still read
 
 Record = dict[str, Any]
+_as_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class JournalError(OSError):
@@ -38,7 +39,7 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
     >>> encode_line({"cell": "241ff9dcaecf80a2", "status": "ok"})
     b'6372f096 {"cell":"241ff9dcaecf80a2","status":"ok"}\\n'
     """
-    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+    text = _as_json(record).encode()
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 

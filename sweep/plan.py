@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -144,18 +144,20 @@ def expand(experiment: Experiment) -> Plan:
     """
     traffics = _traffics(experiment)
     _check_rates(experiment, traffics)
-    setups = make_setups(experiment)
+    setups, rates = make_setups(experiment), experiment.workload.request_rate_rps
     if all(setup.infeasible for setup in setups):
         reasons = dict.fromkeys(setup.infeasible for setup in setups)
         where = experiment.with_options(*SETUP_TABLES)
         raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
     slos = {kind: _slos(experiment, kind) for kind in experiment.system.kind}
     cells = tuple(
-        Cell(content_id(identity(traffic, setup, slo, rate))[:16], traffic, setup, slo, rate)
+        Cell(cell_id[:16], traffic, setup, slo, rate)
         for traffic in traffics
         for setup in setups
         for slo in slos[setup.kind]
-        for rate in experiment.workload.request_rate_rps
+        for rate, cell_id in zip(
+            rates, content_ids(identity(traffic, setup, slo), "request_rate_rps", rates), strict=True
+        )
     )
     plan = Plan(experiment, cells)
     problems = _repeated(plan) + _refused(plan)
@@ -169,12 +171,11 @@ def expand(experiment: Experiment) -> Plan:
     return plan
 
 
-def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any], rate: float) -> dict[str, Any]:
-    """All that changes the answer of a cell."""
+def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any]) -> dict[str, Any]:
+    """All that changes the answer of a cell, but its rate."""
     return {
         "rules": RULES_VERSION,
         "workload": traffic.identity,
-        "request_rate_rps": rate,
         **setup.identity,
         # Of the SLOs, these two always count: an SLO that is added later changes no id where it is not set.
         "slo": {key: value for key, value in slo.items() if value is not None or key in ("ttft_slo_s", "tpot_slo_s")},
@@ -237,8 +238,24 @@ def content_id(identity: Mapping[str, Any]) -> str:
     >>> content_id({"rules": 1, "request_rate_rps": 0.1})
     'fde49daee98a8be77c34d54958893fdb03469a1a809c36cdb3aa8ea88cf08af9'
     """
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_canonical(identity).encode()).hexdigest()
+
+
+def content_ids(identity: Mapping[str, Any], key: str, values: Iterable[Any]) -> list[str]:
+    """`content_id` of an identity with each of these values of one more key. The rest becomes text once.
+
+    >>> content_ids({"rules": 1}, "request_rate_rps", [0.1]) == [content_id({"rules": 1, "request_rate_rps": 0.1})]
+    True
+    """
+    parts = [(name, f"{_canonical(name)}:{_canonical(value)}") for name, value in sorted(identity.items())]
+    before = "".join(f"{part}," for name, part in parts if name < key)
+    after = "".join(f",{part}" for name, part in parts if name > key)
+    texts = (f"{{{before}{_canonical(key)}:{_canonical(value)}{after}}}" for value in values)
+    return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _traffics(experiment: Experiment) -> list[Traffic]:

@@ -23,9 +23,10 @@ from .backends import Backend, BackendLost, InProcess, Processes, interrupts, it
 from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
 from .config import ConfigError, Experiment
 from .experiment_file import load_experiment
-from .finished import RECORDED, Finished
+from .finished import FORM, RECORDED, Finished
 from .grid_run import Interrupted, Run, RunStopped
 from .journal import JOURNAL_NAME, JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
+from .metrics import MEASURES
 from .plan import RULES_VERSION, Plan, expand
 from .progress import BestSoFar, Progress, Silent
 from .recorded import drop_parts
@@ -153,6 +154,7 @@ class Execution:
         self._started = time.perf_counter()
         self._ended_here: list[dict[str, Any]] = []  # the batches of this run
         self._backend_name = backend
+        self._batches: list[list[int]] = []
         self.finished = Finished(plan, self.directory)
         try:
             self._journal = Journal(self.directory, fresh)
@@ -186,7 +188,7 @@ class Execution:
                 print(note, file=sys.stderr)
         if not to_do:
             return
-        batches = make_batches(plan, to_do, self._backend.workers, self._max_lanes)
+        batches = self._batches
         requests, steps, instances = (finished.wanted.get(table, set()) for table in RECORDED)
         tasks = (make_task(plan, batch, requests, steps, instances) for batch in batches)
         expected = estimate(plan, batches, self._backend.workers).wall_s
@@ -239,10 +241,12 @@ class Execution:
         if self._backend_name != "local":
             from .clusters import open_cluster
 
-            return open_cluster(self._backend_name, scheduler)
+            cluster = open_cluster(self._backend_name, scheduler)
+            self._batches = make_batches(self.plan, self.finished.to_do, cluster.workers, self._max_lanes)
+            return cluster
         workers = choose_workers(self.plan, self.finished.to_do, workers)
-        batches = make_batches(self.plan, self.finished.to_do, workers, self._max_lanes)
-        workers = min(workers, len(batches))
+        self._batches = make_batches(self.plan, self.finished.to_do, workers, self._max_lanes)
+        workers = min(workers, len(self._batches))
         return Processes(workers) if workers > 1 else InProcess()
 
     def _opening(self) -> list[str]:
@@ -267,6 +271,8 @@ class Execution:
             "pid": os.getpid(),
             "time": time.strftime("%Y-%m-%d %H:%M:%S"),
             "to_do": len(self.finished.to_do),
+            "form": FORM,
+            "measures": MEASURES,
         }
 
     def _append(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -276,7 +282,12 @@ class Execution:
             raise self._stopped(error) from None
 
     def _stopped(self, error: OSError) -> RunStopped:
-        return RunStopped(self.run(), f"{error.filename or self.directory}: {error.strerror}")
+        remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "put that right"
+        return RunStopped(
+            self.run(),
+            f"{error.filename or self.directory}: {error.strerror}",
+            f"they are in {JOURNAL_NAME}, not all in the tables: {remedy}, and go on",
+        )
 
     def _facts(self, run: Run) -> dict[str, Any]:
         """How a run went, on which machine: everything that may differ between two runs with the same tables."""
@@ -364,5 +375,8 @@ def prepare_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> Path
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +49,6 @@ class System(ABC):
     def transfer_s(self, prompt_tokens: Ints) -> Floats:
         """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
         return np.zeros(prompt_tokens.size)
-
-
-SomeSystem = TypeVar("SomeSystem", bound=System)
-
-
-def at_rate(system: SomeSystem, rate: float) -> SomeSystem:
-    """The same system at another rate. The checks, which are most of the work of making one, are not done again."""
-    other = copy(system)
-    object.__setattr__(other, "rate", rate)  # frozen for everybody else
-    return other
 
 
 @dataclass

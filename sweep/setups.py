@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from . import catalogue
@@ -51,13 +53,14 @@ class Setup:
     identity: Mapping[str, Any]
     n_gpus: int
     infeasible: str | None
+    _made: dict[int, System] = field(default_factory=dict, init=False, repr=False)  # by id of their workload
 
-    @property
+    @cached_property
     def n_instances(self) -> int:
         """Instances of every role."""
         return sum(self.layout[key] or 0 for key in ("n_instances", "n_prefill", "n_decode"))
 
-    @property
+    @cached_property
     def n_lanes(self) -> int:
         """Lanes of the engine: a decode instance has one for each of its pipeline stages."""
         decoding = {"disaggregated": "n_decode", "decode_only": "n_instances"}.get(self.kind)
@@ -66,8 +69,16 @@ class Setup:
     def system(self, workload: Workload, rate: float) -> System:
         """The system as the engine takes it, serving `workload` at `rate` times its own rate.
 
-        ValueError for what the engine refuses.
+        ValueError for what the engine refuses. Systems that differ by their rate alone share the checks, which are most
+        of the work.
         """
+        if id(workload) not in self._made:
+            self._made[id(workload)] = self._make(workload, rate)
+        system = copy(self._made[id(workload)])
+        object.__setattr__(system, "rate", rate)  # frozen for everybody else
+        return system
+
+    def _make(self, workload: Workload, rate: float) -> System:
         given = {key: value for key, value in {**self.layout, **self.options}.items() if value is not None}
         if self.prefill_step is None:
             return _ALIKE[self.kind](workload, self.step, rate=rate, **given)

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from .balance import ROLES, instance_columns
 from .metrics import MEASURES, SLOS, measures
-from .plan import Cell, Plan
 from .results import Result
-from .runs import LaneResults, at_rate, run_systems
-from .setups import System
+from .runs import LaneResults, run_systems
 from .verdicts import Criterion, Decided, Verdicts
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
     from collections.abc import Set
+
+    from .plan import Plan
+    from .setups import System
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def make_task(
     cells = [plan.cells[at] for at in positions]
     return Task(
         positions=list(positions),
-        systems=_systems(cells),
+        systems=[cell.system() for cell in cells],
         n_gpus=[cell.setup.n_gpus for cell in cells],
         warmup=plan.experiment.slo.warmup,
         cooldown=plan.experiment.slo.cooldown,
@@ -116,18 +117,6 @@ def make_task(
         slos=[cell.slo for cell in cells],
         stopping=stopping,
     )
-
-
-def _systems(cells: Sequence[Cell]) -> list[System]:
-    """The systems of cells. Cells that differ by their rate alone share the checks, which are most of the work."""
-    made: dict[tuple[int, int], System] = {}
-    systems = []
-    for cell in cells:
-        key = id(cell.traffic), id(cell.setup)
-        if key not in made:
-            made[key] = cell.system()
-        systems.append(at_rate(made[key], cell.request_rate_rps))
-    return systems
 
 
 def run_task(task: Task) -> Outcome:

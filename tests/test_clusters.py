@@ -98,13 +98,12 @@ class KillerTask(Task):
 
 
 def start(address, *options):
-    code = (
-        "import sys, servesweep.runner as runner\nfrom servesweep.commands import main\n"
-        "runner.Execution.__init__.__kwdefaults__['max_lanes'] = 3\nsys.exit(main(sys.argv[1:]))\n"
-    )
-    command = [sys.executable, "-c", code, "run", "small.toml", "--out", "out", "--backend", "dask"]
+    command = [sys.executable, "-m", "servesweep", "run", "small.toml", "--out", "out", "--backend", "dask"]
     return subprocess.Popen(
-        [*command, "--scheduler", address, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--scheduler", address, "--max-lanes", "3", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

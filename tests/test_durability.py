@@ -1,9 +1,12 @@
 """What a run survives: kills, interrupts, full disks, damaged journals, killer cells. Real processes, real signals."""
 
+import base64
 import hashlib
 import json
+import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,19 +55,10 @@ instances = "all"
 CELLS = 2 * 12 * 2 * 3 * 2
 FEASIBLE = CELLS // 2
 TABLES = ("cells", "requests", "steps", "instances")
-# As `servesweep run`, in many small batches, so that there is much to interrupt.
-COMMAND = """\
-import sys
-import servesweep.runner as runner
-from servesweep.commands import main
-if __name__ == "__main__":
-    runner.Execution.__init__.__kwdefaults__["max_lanes"] = 3
-    sys.exit(main())
-"""
 
 
-def digests(directory):
-    return [hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest() for table in TABLES]
+def digests(directory, tables=TABLES):
+    return [hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest() for table in tables]
 
 
 def kept_cells(directory):
@@ -112,13 +106,13 @@ def undisturbed(tmp_path_factory):
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SWEEP)
-    (tmp_path / "command.py").write_text(COMMAND)
     return tmp_path
 
 
 def start(*options, **more):
+    """The command, in many small batches, so that there is much to interrupt."""
     return subprocess.Popen(
-        [sys.executable, "command.py", "run", "small.toml", *options],
+        [sys.executable, "-m", "servesweep", "run", "small.toml", "--max-lanes", "3", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -179,7 +173,7 @@ def test_a_journal_of_a_newer_servesweep_is_refused(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "journal.jsonl").write_bytes(encode_line({"journal": 99}))
     assert main(["run", "small.toml", "--out", "out", "--quiet"]) == 2
-    assert "has format 99, but this servesweep reads up to 1: upgrade servesweep" in capsys.readouterr().err
+    assert "has format 99, but this servesweep reads up to 2: upgrade servesweep" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------- reuse
@@ -257,15 +251,44 @@ def test_failed_cells_run_again_when_asked(undisturbed, folder, monkeypatch):
     assert digests(folder / "out") == digests(undisturbed.directory)
 
 
-def test_a_row_without_a_measure_of_this_version_is_not_reused(folder):
-    run_grid("small.toml", out="out", progress=False, settings={"seed": 0})
-    path = folder / "out" / "journal.jsonl"
-    records = [decode_line(line) for line in path.read_bytes().splitlines(keepends=True)]
+def journal_of(directory):
+    return [decode_line(line) for line in (directory / "journal.jsonl").read_bytes().splitlines(keepends=True)]
+
+
+def write_journal(directory, records):
+    (directory / "journal.jsonl").write_bytes(b"".join(map(encode_line, records)))
+
+
+def test_a_journal_of_format_1_is_reused_but_for_rows_without_a_measure_of_this_version(undisturbed, folder):
+    run_grid("small.toml", out="out", progress=False)
+    begin, *records = journal_of(folder / "out")
+    names, form = begin.pop("measures"), begin.pop("form")
     cells = [record for record in records if "cell" in record]
+    for record in cells:
+        assert record.pop("form") == form
+        values = np.frombuffer(base64.b64decode(record.pop("values")), "<f8").tolist()
+        record["measures"] = {name: None if math.isnan(x) else x for name, x in zip(names, values, strict=True)}
     del cells[0]["measures"]["utilization"]
-    path.write_bytes(b"".join(map(encode_line, records)))
-    again = run_grid("small.toml", out="out", progress=False, settings={"seed": 0})
+    write_journal(folder / "out", [{**begin, "journal": 1}, *records])
+    again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(cells) - 1
+    assert digests(folder / "out") == digests(undisturbed.directory)
+
+
+def test_measures_are_reused_by_their_names_and_not_without(undisturbed, folder):
+    run_grid("small.toml", out="out", progress=False)
+    begin, *records = journal_of(folder / "out")
+    cells = [record for record in records if "cell" in record]
+    for record in cells:  # as a version would write them that has the measures in another order, and one more
+        values = np.frombuffer(base64.b64decode(record["values"]), "<f8")
+        record["form"], record["values"] = "another", base64.b64encode(np.append(values[::-1], 1.0).tobytes()).decode()
+    names = [*begin["measures"][::-1], "of_a_later_version"]
+    write_journal(folder / "out", [{**begin, "form": "another", "measures": names}, *records])
+    assert run_grid("small.toml", out="out", progress=False).counts["reused"] == len(cells)
+    assert digests(folder / "out") == digests(undisturbed.directory)
+    write_journal(folder / "out", records)  # without the line that names them
+    assert run_grid("small.toml", out="out", progress=False).counts["reused"] == 0
+    assert digests(folder / "out") == digests(undisturbed.directory)
 
 
 # ------------------------------------------------------------------------------------------------------------ disasters
@@ -297,7 +320,7 @@ def test_ctrl_c_ends_soon_and_tells_the_command_that_resumes(undisturbed, folder
     assert "Traceback" not in err
     kept = kept_cells(folder / "out dir")
     assert f"interrupted: {len(kept)} of {CELLS} cells ended; their rows are in out dir" in err
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --workers 2 --out 'out dir'"
+    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out 'out dir'"
     assert len(servesweep.load("out dir")) == len(kept) + CELLS - FEASIBLE
     again = run_grid("small.toml", out="out dir", progress=False)
     assert again.counts["reused"] == len(kept)
@@ -312,6 +335,8 @@ def test_a_killed_worker_costs_nothing(undisturbed, folder):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert (json.loads(out)["ok"], json.loads(out)["failed"]) == (FEASIBLE, 0)
+    batches = json.loads((folder / "out" / "run.json").read_text())["batches"]
+    assert max(batch["cells"] for batch in batches) == 3
     assert digests(folder / "out") == digests(undisturbed.directory)
 
 
@@ -355,6 +380,46 @@ def limited(name, size):
     return lambda: resource.setrlimit(getattr(resource, name), (size, size))
 
 
+HUGE = """\
+name = "huge"
+[workload]
+kind = "synthetic"
+prompt = { mean = 300, sigma = 0.8, lo = 16, hi = 2000 }
+output = { mean = 60, sigma = 0.8, lo = 1, hi = 400 }
+n_requests = 20
+request_rate_rps = 8
+[system]
+n_instances = [1, 2, 3, 4, 5, 300_000]
+[instance]
+model = "llama-3.1-8b"
+chip = "h100-sxm"
+[scheduler]
+block_size = 16
+max_running = 32
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_that_takes_all_memory_costs_itself(folder, workers):
+    (folder / "small.toml").write_text(HUGE)
+    one = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "MKL", "OMP")}  # each thread would reserve memory
+    process = start(
+        *("--workers", str(workers), "--out", "out", "--json"),
+        preexec_fn=limited("RLIMIT_AS", 900 << 20),
+        env={**os.environ, **one, "MALLOC_ARENA_MAX": "2"},
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 3, err
+    counts = json.loads(out)
+    assert (counts["ok"], counts["failed"]) == (5, 1)
+    assert "1 failed: MemoryError: Unable to allocate " in err
+    rows = servesweep.load("out")
+    assert rows["status"].tolist() == ["ok"] * 5 + ["failed"]
+    good = run_grid("small.toml", out="good", settings={"n_instances": [1, 2, 3, 4, 5]}, progress=False)
+    measures = rows.columns[rows.columns.get_loc("attainment") :]
+    assert rows.loc[:4, measures].equals(good.df[measures])
+
+
 def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     process = start("--workers", "2", "--out", "out", preexec_fn=limited("RLIMIT_FSIZE", 60_000))
     _, err = process.communicate(timeout=300)
@@ -363,11 +428,73 @@ def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     kept = kept_cells(folder / "out")
     assert 0 < len(kept) < FEASIBLE
     assert re.search(rf"stopped: out.*: File too large; {len(kept)} of {CELLS} cells ended", err)
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --workers 2 --out out"
+    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out out"
     again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(kept)
     assert again.notes == ()  # no torn line was left behind
     assert digests(folder / "out") == digests(undisturbed.directory)
+
+
+@pytest.fixture
+def small_disk(folder):
+    """A function that gives the folder "disk" so many KB, all that fit on it. It can be called again to make room."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root on Linux can mount a small disk")
+    disk = folder / "disk"
+    disk.mkdir()
+
+    def resize(kb):
+        options = f"size={kb}k" if not disk.is_mount() else f"remount,size={kb}k"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this machine mounts no small disk: {done.stderr.strip()}")
+
+    yield resize
+    if disk.is_mount():
+        subprocess.run(["umount", disk], check=True)
+
+
+FULL = (
+    r"stopped: disk/out.*: No space left on device; (\d+) of 288 cells ended; "
+    r"they are in journal\.jsonl, not all in the tables: make room, and go on\n"
+    r"go on with: servesweep run small\.toml --max-lanes 3 --workers \d --out disk/out\n$"
+)
+
+
+@pytest.mark.parametrize("kb", [8, 120, 360])
+def test_a_disk_that_is_really_full_loses_no_finished_cell(undisturbed, folder, small_disk, kb):
+    small_disk(kb)
+    for _ in range(2):  # without room, the second run gets no further and harms nothing
+        process = start("--workers", "2", "--out", "disk/out")
+        _, err = process.communicate(timeout=300)
+        assert (process.returncode, "Traceback" in err) == (1, False), err
+        found = re.search(FULL, err)
+        assert found, err
+        kept = kept_cells(folder / "disk" / "out")
+        assert len(kept) == int(found[1]) < FEASIBLE
+    assert kb == 8 or kept
+    small_disk(8000)
+    again = run_grid("small.toml", out="disk/out", progress=False)
+    assert again.counts["reused"] == len(kept)
+    assert again.notes == ()
+    assert digests(folder / "disk" / "out") == digests(undisturbed.directory)
+
+
+def test_a_disk_that_fills_up_while_the_tables_are_written(undisturbed, folder, small_disk):
+    (folder / "small.toml").write_text(SWEEP.partition("[output]")[0])
+    small_disk(200)  # room for the journal, and then not for the cells
+    for _ in range(2):
+        process = start("--workers", "1", "--out", "disk/out")
+        _, err = process.communicate(timeout=300)
+        assert (process.returncode, "Traceback" in err) == (1, False), err
+        found = re.search(FULL, err)
+        assert found, err
+        assert int(found[1]) == len(kept_cells(folder / "disk" / "out")) == FEASIBLE
+        assert sorted(path.name for path in (folder / "disk" / "out").iterdir()) == ["journal.jsonl"]
+    small_disk(8000)
+    again = run_grid("small.toml", out="disk/out", progress=False)
+    assert again.counts["reused"] == FEASIBLE
+    assert digests(folder / "disk" / "out", ["cells"]) == digests(undisturbed.directory, ["cells"])
 
 
 def test_a_second_run_on_the_same_directory_is_refused(folder):
