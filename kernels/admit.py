@@ -8,7 +8,7 @@ import numpy as np
 
 from .blocks import demand, held
 from .prefill import start_decoding
-from .queue import count_admissible, set_head, spread
+from .queue import blocks_of_top, count_admissible, set_head, spread
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -63,21 +63,28 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
     """Admit preempted requests, one a lane and round; the first of each lane is known to fit."""
     p, s = engine.params, engine.state
     _count_free(engine, lanes)
+    changed, blocks = lanes, s.head_blocks[lanes]
     while lanes.size:
         place = s.stack_waiting[lanes] - 1
-        tokens = s.stack_tokens[lanes, place].astype(np.float64)
         s.stack_waiting[lanes] = place
         s.running[lanes] += 1
-        s.prefill_blocks[lanes] += s.head_blocks[lanes]
-        s.free[lanes] -= s.head_blocks[lanes]
-        s.left[lanes] = np.where(s.left[lanes] == NOTHING_LEFT, tokens, s.left[lanes])
-        set_head(engine)
-        more = (place > 0) & (s.running[lanes] < p.max_running[lanes]) & (s.head_blocks[lanes] <= s.free[lanes])
+        s.prefill_blocks[lanes] += blocks
+        free = s.free[lanes] - blocks
+        s.free[lanes] = free
+        tokens = s.stack_tokens[lanes, place]
+        fresh = (s.left[lanes] == NOTHING_LEFT).nonzero()[0]
+        s.left[lanes[fresh]] = tokens[fresh]
         if not engine.decode_beside_prefill:
             batch_tokens[lanes] += tokens
-            upcoming = s.stack_tokens[lanes, np.maximum(place - 1, 0)]
+        rows = ((place > 0) & (s.running[lanes] < p.max_running[lanes])).nonzero()[0]
+        lanes, free = lanes[rows], free[rows]
+        blocks = blocks_of_top(engine, lanes)
+        more = blocks <= free
+        if not engine.decode_beside_prefill:
+            upcoming = s.stack_tokens[lanes, s.stack_waiting[lanes] - 1]
             more &= batch_tokens[lanes] + upcoming <= p.max_tokens[lanes]
-        lanes = lanes[more]
+        lanes, blocks = lanes[more], blocks[more]
+    set_head(engine, changed)
 
 
 def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
@@ -95,7 +102,7 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
         count[several] = _count_several(engine, several, batch_tokens)
     s.running += count.astype(np.float64)
     s.head = head + count
-    blocks_at_head = s.blocks_at_head
+    blocks_at_head = s.blocks_at_head.copy()
     set_head(engine)
     if engine.paged:
         blocks = s.blocks_at_head - blocks_at_head

@@ -33,13 +33,13 @@ def grow(engine: Engine, lanes: Ints) -> None:
     if not short.size:
         return
     engine.preempted = True
-    victims = lanes[short]
+    preempting = victims = lanes[short]
     while victims.size:
         _preempt_youngest(engine, victims)
         victims = victims[s.free[victims] < 0]
     # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see
     # docs/scheduler.md.
-    set_head(engine)
+    set_head(engine, preempting)
 
 
 def _preempt_youngest(engine: Engine, lanes: Ints) -> None:

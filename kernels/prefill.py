@@ -60,7 +60,7 @@ def prefill(engine: Engine) -> None:
     else:
         end = s.head.copy()
         tokens, pairs = s.prompts_at_head - prompts_at_first, s.pairs_at_head - s.pairs_at_first
-        s.prompts_at_first, s.pairs_at_first = s.prompts_at_head, s.pairs_at_head
+        s.prompts_at_first, s.pairs_at_first = s.prompts_at_head.copy(), s.pairs_at_head.copy()
     completed = s.prompts_at_first - prompts_at_first
     if engine.preempted:
         tokens, pairs = tokens + again_tokens, pairs + again_pairs
