@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .admit import admit
-from .blocks import block_ramps
+from .blocks import block_ramp
 from .finish import finish
 from .gaps import BINS
 from .grow import grow
@@ -37,6 +37,7 @@ from .steptime import StepCoefficients
 _FEW_SLOTS = 16
 _WORTHWHILE = 8  # go round once more for an eighth of the lanes
 _AT_A_TIME = 2**15  # requests whose sums are taken together
+_FEW_RAMPS = 2**18  # numbers that may be written out so that they are found faster
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 
@@ -104,7 +105,9 @@ class Engine:
         self.waits = False  # whether a prefilled request waits for room in its lane, under reserved memory
         # Sums over the residues stay exact in float32 while they are below 2**24.
         residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
-        self.ramps, ramp_begins = block_ramps(block_sizes, residue_type)
+        self.ramp, ramp_begins = block_ramp(block_sizes)
+        windows = np.lib.stride_tricks.sliding_window_view(self.ramp.astype(residue_type), max(block_sizes))
+        self._ramps = windows.copy() if windows.size < _FEW_RAMPS else windows
         params.ramp = np.asarray(ramp_begins)[np.searchsorted(block_sizes, params.block_size)]
         self.one = residue_type(1)  # of the type of State.growth: adding another one is ten times slower
         residues = max(block_sizes) if self.paged else 1
@@ -196,7 +199,7 @@ class Engine:
         For such a lane the next loop would do exactly this, so it makes no difference when its turn comes.
         """
         s = self.state
-        leap(self, slice(None))
+        leap(self)
         if self.router is not None:
             return
         lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
@@ -221,6 +224,13 @@ class Engine:
         have = self.state.slot_end.shape[1]
         if slots > have:
             widen_slots(self.state, max(slots, 2 * have))
+
+    def ramps(self, begin: Ints) -> npt.NDArray[np.floating]:
+        """Rows of `ramp` from `begin` [n] on, [n, B]."""
+        if self._ramps.flags.c_contiguous:
+            return self._ramps.take(begin, axis=0)  # a third of the time
+        rows: npt.NDArray[np.floating] = self._ramps[begin]
+        return rows
 
     def coefficients_of(self, lanes: Ints | slice) -> StepCoefficients:
         """Step-time coefficients of some lanes, each [n]; single numbers where all lanes have one model on one chip."""
