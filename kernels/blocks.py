@@ -53,10 +53,10 @@ def held(engine: Engine, lanes: Ints, context: Floats, tick: Ints) -> Floats:
 def residue_of(engine: Engine, lanes: Ints, tick: Floats, tokens: Floats) -> Ints:
     """Index into State.growth of requests of `lanes`: at ticks congruent to it they ask for a block.
 
-    A request whose cache holds `tokens` at `tick`, the newest counted, asks when the others fill their last block. [n]
+    A request whose cache holds `tokens` at `tick`, but for the newest, asks when the others fill their last block. [n]
     """
-    residue = (tick + 1 - tokens).astype(np.int64) % engine.params.block_size[lanes]
-    index: Ints = lanes * engine.state.growth.shape[1] + residue
+    index: Ints = (tick - tokens).astype(np.int64) % engine.params.block_size[lanes]
+    index += lanes * engine.state.growth.shape[1]
     return index
 
 

@@ -166,8 +166,6 @@ class Engine:
 
     def _block_phases(self) -> None:
         s, p = self.state, self.params
-        if self.paged:
-            self._refresh_free()
         if self.decode_beside_prefill:
             if self.paged:
                 grow(self, self.due(s.tight & (s.decoding > 0)).nonzero()[0])
@@ -205,15 +203,9 @@ class Engine:
         lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
         while lanes.size * _WORTHWHILE > s.now.size:
             if self.paged:
-                self._refresh_free()
                 grow(self, lanes[s.tight[lanes].nonzero()[0]])
             leap(self, lanes)
             lanes = finish(self, lanes[(s.next_end[lanes] == s.tick[lanes]).nonzero()[0]])
-
-    def _refresh_free(self) -> None:
-        """Requests that finished gave blocks back."""
-        s = self.state
-        s.free = np.where(s.tight, self.params.num_blocks - s.used - s.prefill_blocks, s.free)
 
     def totals(self) -> Totals:
         """Of the lanes that are done; NaN elsewhere."""

@@ -21,6 +21,8 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     Slots are cleared one a lane and round, rarely more than a few rounds; the rest is done for all of them together.
     """
     p, s, t = engine.params, engine.state, engine.traffic
+    if not lanes.size:
+        return lanes
     slots = s.slot_end.shape[1]
     slot_end, slot_order = s.slot_end.ravel(), s.slot_order.ravel()
     rounds: list[tuple[Ints, Ints]] = []
@@ -39,27 +41,31 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
         s.next_slot[lanes] = slot
         s.next_end[lanes] = end
         lanes = lanes[(end == s.tick[lanes]).nonzero()[0]]
-    if not rounds:
-        return first
-    lanes = np.concatenate([lanes for lanes, _ in rounds])
-    index = np.concatenate([index for _, index in rounds])
+    lanes, index = rounds[0] if len(rounds) == 1 else map(np.concatenate, zip(*rounds, strict=True))
     request = s.slot_request.ravel()[index]
+    now = s.now[lanes]
     total = t.total[p.row[lanes] + request]
     cells = engine.cells(lanes, request)
-    engine.outcome.finish_s[cells] = s.now[lanes]
+    engine.outcome.finish_s[cells] = now
     if engine.gaps:
         gaps.keep(engine, index, cells)
-    s.running -= np.bincount(lanes, minlength=s.running.size).astype(np.float64)
-    tokens = np.bincount(lanes, total, s.running.size)
+    width = s.running.size
+    s.running -= np.bincount(lanes, minlength=width)
+    tokens = np.bincount(lanes, total, width)
     s.context -= tokens
     if engine.router is not None:
         s.outstanding_tokens -= tokens
     if engine.reserve:
         s.reserved -= tokens
     if engine.paged:
-        np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], total), engine.one)
-        if np.count_nonzero(s.tight):
-            s.used -= np.bincount(lanes, blocks_for(total - 1, p.size[lanes]), s.running.size)
+        held = total - 1
+        np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], held), engine.one)
+        tight = s.tight[lanes].nonzero()[0]
+        if tight.size:
+            lanes = lanes[tight]
+            blocks = np.bincount(lanes, blocks_for(held[tight], p.size[lanes]), width)
+            s.used -= blocks
+            s.free += blocks
     carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)
     if engine.budgets:
         carry_on &= s.left[first] == NOTHING_LEFT

@@ -100,9 +100,10 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     total = t.total[p.row[lanes] + request]
     tick = s.tick[lanes]
     tokens = total - (end - tick)
-    residue = residue_of(engine, lanes, tick, tokens)
-    asks = residue == residue_of(engine, lanes, tick, np.ones(lanes.size))
-    blocks = blocks_for(tokens - 1, p.size[lanes])
+    held = tokens - 1
+    residue = residue_of(engine, lanes, tick, held)
+    asks = residue == residue_of(engine, lanes, tick, np.zeros(lanes.size))
+    blocks = blocks_for(held, p.size[lanes])
     s.slot_end.ravel()[place] = NO_END
     s.decoding[lanes] -= 1
     s.slot_order[lanes, s.decoding[lanes].astype(np.int64)] = slot

@@ -281,4 +281,4 @@ def start_decoding(
     soonest = (end == s.next_end[lanes]).nonzero()[0]
     s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
-        np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed + 1), engine.one)
+        np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed), engine.one)
