@@ -89,6 +89,7 @@ class Engine:
     ) -> None:
         lanes = params.n.size
         most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
+        self._most_running = most_running
         self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
         self.rules, self.router = rules, router
         self.gaps = gaps and rules.decodes  # whether gaps between tokens are kept
@@ -211,11 +212,13 @@ class Engine:
         """Of the lanes that are done; NaN elsewhere."""
         return Totals(*self._totals)
 
-    def make_room(self, slots: int) -> None:
-        """Have at least `slots` places for decoding requests in every lane."""
+    def make_room(self, places: Ints) -> None:
+        """Have all of these places for decoding requests in every lane."""
         have = self.state.slot_end.shape[1]
-        if slots > have:
-            widen_slots(self.state, max(slots, 2 * have))
+        if have < self._most_running and places.size:
+            slots = int(places.max()) + 1
+            if slots > have:
+                widen_slots(self.state, max(slots, 2 * have))
 
     def ramps(self, begin: Ints) -> npt.NDArray[np.floating]:
         """Rows of `ramp` from `begin` [n] on, [n, B]."""
