@@ -9,7 +9,7 @@ import numpy as np
 from .blocks import demand, held
 from .prefill import start_decoding
 from .queue import blocks_of_top, count_admissible, set_head, spread
-from .state import NOTHING_LEFT, Bools, Floats, Ints
+from .state import NOTHING, ONE, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -72,7 +72,7 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
         free = s.free[lanes] - blocks
         s.free[lanes] = free
         tokens = s.stack_tokens[lanes, place]
-        fresh = (s.left[lanes] == NOTHING_LEFT).nonzero()[0]
+        fresh = (s.left[lanes] == NOTHING).nonzero()[0]
         s.left[lanes[fresh]] = tokens[fresh]
         if not engine.decode_beside_prefill:
             batch_tokens[lanes] += tokens
@@ -92,7 +92,7 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     head = s.head
     place = p.row + head
     count = ready.astype(np.int64)
-    more = ready & (s.running + 1 < p.max_running) & (t.arrival[place + 1] / p.rate <= s.now)
+    more = ready & (s.running + ONE < p.max_running) & (t.arrival[place + 1] / p.rate <= s.now)
     if engine.paged:
         # In a tight lane a finish mostly makes room for one request: one look saves a search.
         two = t.blocks_before[p.block_row + (head + 2)] - s.blocks_at_head
@@ -100,7 +100,7 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     several = more.nonzero()[0]
     if several.size:
         count[several] = _count_several(engine, several, batch_tokens)
-    s.running += count.astype(np.float64)
+    s.running += count
     s.head = head + count
     blocks_at_head = s.blocks_at_head.copy()
     set_head(engine)
@@ -113,8 +113,8 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     if engine.paged:
         s.prefill_blocks = s.prefill_blocks + blocks
     if engine.budgets:
-        first = ready & (s.left == NOTHING_LEFT)
-        s.left = np.where(first, t.prompt[place], s.left)
+        first = (ready & (s.left == NOTHING)).nonzero()[0]
+        s.left[first] = t.prompt[place[first]]
         # Without a budget the prefill phase of this very loop runs them, and notes the time.
         lanes, request, _ = spread(head, count)
         if engine.preempted:

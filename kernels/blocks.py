@@ -56,14 +56,13 @@ def residue_of(engine: Engine, lanes: Ints, tick: Floats, tokens: Floats) -> Int
     A request whose cache holds `tokens` at `tick`, but for the newest, asks when the others fill their last block. [n]
     """
     index: Ints = (tick - tokens).astype(np.int64) % engine.params.block_size[lanes]
-    index += lanes * engine.state.growth.shape[1]
+    index += lanes * engine.residues
     return index
 
 
 def demand(engine: Engine, lanes: Ints, tick: Ints) -> Floats:
     """Blocks that decoding requests of `lanes` ask for in the step at `tick`. All [n]."""
-    residues = engine.state.growth.shape[1]
-    index = lanes * residues + tick % engine.params.block_size[lanes]
+    index = lanes * engine.residues + tick % engine.params.block_size[lanes]
     asked: Floats = engine.state.growth.ravel()[index].astype(np.float64)
     return asked
 

@@ -19,6 +19,7 @@ from .reserve import join, take
 from .router import Router
 from .state import (
     NO_LIMIT,
+    ZERO,
     Bools,
     Floats,
     Ints,
@@ -115,6 +116,8 @@ class Engine:
         stack = most_running if self.paged else 0
         bins = BINS if self.gaps else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type, bins)
+        self.slots = np.array(self.state.slot_end.shape[1])  # arrays for the reason of state.ONE
+        self.residues = np.array(residues)
         self.gap_counts = np.zeros((lanes, bins))  # of lanes that are done
         if not rules.reserve:
             self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
@@ -125,7 +128,7 @@ class Engine:
         set_head(self)
         self._columns = params.coefficients.T.copy()  # [9, L]
         alike = lanes > 0 and bool((self._columns == self._columns[:, :1]).all())
-        self._alike = StepCoefficients(*map(float, self._columns[:, 0])) if alike else None
+        self._alike = StepCoefficients(*map(np.array, self._columns[:, 0])) if alike else None  # as state.ONE
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
@@ -169,14 +172,14 @@ class Engine:
         s, p = self.state, self.params
         if self.decode_beside_prefill:
             if self.paged:
-                grow(self, self.due(s.tight & (s.decoding > 0)).nonzero()[0])
+                grow(self, self.due(s.tight & (s.decoding > ZERO)).nonzero()[0])
             admit(self)
             prefill(self)
         else:
             admit(self)
             prefill(self)
             if self.paged:
-                decodes = s.tight & (s.decoding > 0) & (s.next_end > s.tick)
+                decodes = s.tight & (s.decoding > ZERO) & (s.next_end > s.tick)
                 admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
                 grow(self, self.due(decodes & ~admissible).nonzero()[0])
         self._decode()
@@ -219,6 +222,7 @@ class Engine:
             slots = int(places.max()) + 1
             if slots > have:
                 widen_slots(self.state, max(slots, 2 * have))
+                self.slots = np.array(self.state.slot_end.shape[1])
 
     def ramps(self, begin: Ints) -> npt.NDArray[np.floating]:
         """Rows of `ramp` from `begin` [n] on, [n, B]."""
@@ -236,7 +240,7 @@ class Engine:
     def _wake(self) -> bool:
         """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
         s = self.state
-        idle = s.running == 0
+        idle = s.running == ZERO
         if not np.count_nonzero(idle):
             return s.running.size == 0
         arrival = s.head_arrival

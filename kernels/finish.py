@@ -8,7 +8,7 @@ import numpy as np
 
 from . import gaps
 from .blocks import blocks_for, residue_of
-from .state import NO_END, NOTHING_LEFT, Ints
+from .state import NO_END, NOTHING, ONE, ZERO, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -23,17 +23,16 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     p, s, t = engine.params, engine.state, engine.traffic
     if not lanes.size:
         return lanes
-    slots = s.slot_end.shape[1]
     slot_end, slot_order = s.slot_end.ravel(), s.slot_order.ravel()
     rounds: list[tuple[Ints, Ints]] = []
     first = lanes
     while lanes.size:
-        begin = lanes * slots
+        begin = lanes * engine.slots
         slot = s.next_slot[lanes]
         index = begin + slot
         rounds.append((lanes, index))
         slot_end[index] = NO_END
-        decoding = s.decoding[lanes] - 1
+        decoding = s.decoding[lanes] - ONE
         s.decoding[lanes] = decoding
         slot_order[begin + decoding.astype(np.int64)] = slot
         slot = s.slot_end.take(lanes, axis=0).argmin(axis=1)
@@ -58,7 +57,7 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
     if engine.reserve:
         s.reserved -= tokens
     if engine.paged:
-        held = total - 1
+        held = total - ONE
         np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, s.tick[lanes], held), engine.one)
         tight = s.tight[lanes].nonzero()[0]
         if tight.size:
@@ -66,9 +65,9 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
             blocks = np.bincount(lanes, blocks_for(held[tight], p.size[lanes]), width)
             s.used -= blocks
             s.free += blocks
-    carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > 0)
+    carry_on = (s.head_arrival[first] > s.now[first]) & (s.decoding[first] > ZERO)
     if engine.budgets:
-        carry_on &= s.left[first] == NOTHING_LEFT
+        carry_on &= s.left[first] == NOTHING
     if engine.waits:
         carry_on &= s.lane_head[first] == s.joined[first]
     return first[carry_on.nonzero()[0]]

@@ -10,7 +10,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, demand, residue_of
 from .queue import set_head
-from .state import NO_END, NOTHING_LEFT, Floats, Ints
+from .state import NO_END, NOTHING_LEFT, ONE, ZERO, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -29,7 +29,7 @@ def grow(engine: Engine, lanes: Ints) -> None:
     tick = s.tick[lanes].astype(np.int64)
     free = s.free[lanes] - demand(engine, lanes, tick)
     s.free[lanes] = free
-    short = (free < 0).nonzero()[0]
+    short = (free < ZERO).nonzero()[0]
     if not short.size:
         return
     engine.preempted = True
@@ -100,7 +100,7 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     total = t.total[p.row[lanes] + request]
     tick = s.tick[lanes]
     tokens = total - (end - tick)
-    held = tokens - 1
+    held = tokens - ONE
     residue = residue_of(engine, lanes, tick, held)
     asks = residue == residue_of(engine, lanes, tick, np.zeros(lanes.size))
     blocks = blocks_for(held, p.size[lanes])

@@ -18,14 +18,14 @@ from .blocks import held, steps_until_full
 from .prefill import pairs_of
 from .queue import ALL
 from .reserve import room_of
-from .state import NOTHING_LEFT, Bools, Floats, Ints
+from .state import HALF, NOTHING, ONE, ZERO, Bools, Floats, Ints
 from .steptime import StepCoefficients
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
-_NEARLY = 1 - 1e-12  # a time within its rounding of another is looked at more closely
+_NEARLY = np.array(1 - 1e-12)  # a time within its rounding of another is looked at more closely
 
 
 def leap(engine: Engine, lanes: Ints | None = None) -> None:
@@ -38,7 +38,7 @@ def leap(engine: Engine, lanes: Ints | None = None) -> None:
     busy: Bools | None = None  # None: every lane is
     pieces: _Pieces | None = None
     if lanes is None:
-        busy = decoding > 0
+        busy = decoding > ZERO
         if engine.budgets:
             pieces = _Pieces(engine, decoding, steps)
             busy |= pieces.part_way
@@ -111,17 +111,17 @@ class _Pieces:
         """Cuts `steps` to the pieces. All [L]."""
         s = engine.state
         share = engine.params.budget - decoding
-        self.part_way = s.left < NOTHING_LEFT
+        self.part_way = s.left < NOTHING
         if engine.reserve:
             self.part_way &= share > 0  # decodes alone can exceed a chunk budget
         self.lanes = self.part_way.nonzero()[0]
         self.share = share[self.lanes]
-        most = np.ceil(s.left[self.lanes] / np.maximum(self.share, 1.0)) - 1
+        most = np.ceil(s.left[self.lanes] / np.maximum(self.share, ONE)) - ONE
         steps[self.lanes] = np.minimum(steps[self.lanes], most)
 
     def keep_moving(self, steps: Floats) -> None:
         """Forget lanes that take no step: most prompts end in their next one."""
-        moves = (steps[self.lanes] > 0).nonzero()[0]
+        moves = (steps[self.lanes] > ZERO).nonzero()[0]
         self.lanes, self.share = self.lanes[moves], self.share[moves]
 
     def of_lanes(self, lanes: int) -> Floats:
@@ -158,7 +158,7 @@ def _lines(
         return first, half
     # Without a prefill nothing but the memory matters, and the other line need not be drawn.
     first = c.memory_fixed_s + c.memory_per_token_s * context + c.overhead_s
-    half = c.memory_per_token_s * 0.5 * decoding
+    half = c.memory_per_token_s * decoding * HALF
     if pieces is not None and pieces.lanes.size:
         rows = pieces.lanes
         c = engine.coefficients_of(rows)
@@ -186,40 +186,40 @@ def _roofline(
     memory_growth = c.memory_per_token_s * decoding
     ahead = compute - memory
     gains = compute_growth - memory_growth
-    growth = np.where(ahead > 0, compute_growth, memory_growth)
-    even = (ahead == 0).nonzero()[0]
+    growth = np.where(ahead > ZERO, compute_growth, memory_growth)
+    even = (ahead == ZERO).nonzero()[0]
     if even.size:
         growth[even] = np.maximum(compute_growth[even], memory_growth[even])
     most = np.full(growth.size, np.inf)
-    crossing = (ahead * gains < 0).nonzero()[0]
+    crossing = (ahead * gains < ZERO).nonzero()[0]
     most[crossing] = np.floor(np.abs(ahead[crossing] / gains[crossing])) + 1
     first = np.maximum(compute, memory) + c.overhead_s
     if engine.communicates:
         first += c.communication_s(tokens)
-    return first, growth * 0.5, most
+    return first, growth * HALF, most
 
 
 def _end(now: Floats, first: Floats, half: Floats, steps: Floats) -> Floats:
     """Time after `steps` steps: the first takes `first`, each further one 2 `half` more."""
-    return now + steps * (first + half * (steps - 1))
+    return now + steps * (first + half * (steps - ONE))
 
 
 def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, most: Floats) -> tuple[Floats, Floats]:
     """The first step that ends at or after `arrival`, at most `most`, and its end: a quadratic root, put right by one
     step. [n]"""
-    wait = np.maximum(arrival - now, 0.0)
+    wait = np.maximum(arrival - now, ZERO)
     b = first - half
     # Sums in place of products with 2 and 4: the same bits, and a product with a number costs twice a sum of arrays.
     twice, slope = wait + wait, half + half
     steps = np.minimum(np.ceil(twice / (b + np.sqrt(b * b + slope * twice))), most)
-    growth = half * (steps - 1)
+    growth = half * (steps - ONE)
     end = now + steps * (first + growth)
     # Off by a rounding: the arrival is not reached yet, or the last step already began at or after it.
     rows = ((end < arrival) | (end - (first + (growth + growth)) >= arrival * _NEARLY)).nonzero()[0]
     if rows.size:
         now, arrival, first, half, most = now[rows], arrival[rows], first[rows], half[rows], most[rows]
         tried, reached = steps[rows], end[rows]
-        less = np.maximum(tried - 1, 0.0)
+        less = np.maximum(tried - ONE, ZERO)
         enough = _end(now, first, half, less) >= arrival
         tried = np.where(enough, less, np.where(reached < arrival, np.minimum(less + 2, most), tried))
         steps[rows] = tried
@@ -240,7 +240,7 @@ def _fit_blocks(engine: Engine, at: Ints | slice, decoding: Floats, after: Float
     if engine.budgets:
         bound += s.prefill_blocks[at]
     free = p.num_blocks[at] - bound - decoding
-    tight = (bound > s.peak[at]) | (free < 0)
+    tight = (bound > s.peak[at]) | (free < ZERO)
     s.tight[at] = tight
     s.free[at] = free
     rows = tight.nonzero()[0]

@@ -13,7 +13,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
-from .state import NOTHING_LEFT, Bools, Floats, Ints
+from .state import HALF, NOTHING, NOTHING_LEFT, ONE, ZERO, Bools, Floats, Ints
 from .steptime import step_seconds
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pairs_of(tokens: Any) -> Any:
     """Attention work of prefilling the first `tokens` tokens of a prompt, in pairs: token i attends to i tokens."""
-    return tokens * (tokens + 1) * 0.5
+    return tokens * (tokens + ONE) * HALF
 
 
 def prefill(engine: Engine) -> None:
@@ -158,7 +158,7 @@ def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, 
     before = s.prompts_at_first + done
     tokens = (s.prompts_at_head - before) * fresh
     s.done = s.done - done
-    np.putmask(s.left, fresh, NOTHING_LEFT)
+    np.putmask(s.left, fresh, NOTHING)
     rest = np.zeros(0)
     cut = (tokens > share).nonzero()[0]
     if cut.size:
@@ -264,8 +264,8 @@ def _count_recomputed_prefills(engine: Engine, active: Bools, share: Floats) -> 
     done = s.done[lanes]
     # Tokens of the share that are gone before this request's turn, counted from the beginning of the part-way one.
     offset = t.prompts_before[place] - t.prompts_before[place - order]
-    after = np.minimum(np.maximum(done + share[lanes] - offset, 0.0), t.prompt[place])
-    before = np.where(order == 0, done, 0.0)
+    after = np.minimum(np.maximum(done + share[lanes] - offset, ZERO), t.prompt[place])
+    before = np.where(order == 0, done, ZERO)
     np.add.at(s.recomputed_tokens, lanes, after - before)
 
 
@@ -280,11 +280,10 @@ def start_decoding(
     """
     p, s, t = engine.params, engine.state, engine.traffic
     tick = s.tick[lanes]
-    end = tick - processed + t.total[p.row[lanes] + requests] - 1
+    end = tick - processed + t.total[p.row[lanes] + requests] - ONE
     decoding = s.decoding[lanes].astype(np.int64) + place
     engine.make_room(decoding)
-    slots = s.slot_end.shape[1]
-    begin = lanes * slots
+    begin = lanes * engine.slots
     slot = s.slot_order.ravel()[begin + decoding]
     index = begin + slot
     s.slot_end.ravel()[index] = end
