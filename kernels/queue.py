@@ -63,24 +63,25 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
 def largest(good: Ints, bad: Ints, test: Callable[[Ints | slice, Ints], Bools]) -> Ints:
     """The largest number that passes, per row, of tests that only turn from true to false as the number grows.
 
-    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some: numbers [n] or, of all rows,
-    [*, n], with what belongs to a row in its last axis. Nearly always the answer is close to `good`: a few numbers are
-    tried in one go, and only then steps that double, and then halve.
+    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some: [*, n], with what belongs to
+    a row in its last axis. A few numbers are tried in one go. Nearly always the answer is among the next ones; only
+    then others, further and further apart while all of them pass, and closer again.
     """
     most = bad - 1
     passed = test(ALL, np.minimum(good + _NEXT, most)).sum(axis=0)
     good = np.minimum(good + passed, most)
     rows = ((passed == _NEXT.size) & (good < most)).nonzero()[0]
-    if rows.size:
-        bad = bad.copy()
-        stride = np.full(good.size, _NEXT.size)
+    stride = np.full(rows.size, _NEXT.size)
     while rows.size:
-        number = np.minimum(good[rows] + stride[rows], bad[rows] - 1)
-        ok = test(rows, number)
-        good[rows] = np.where(ok, number, good[rows])
-        bad[rows] = np.where(ok, bad[rows], number)
-        stride[rows] = np.where(ok, 2 * stride[rows], np.maximum((bad[rows] - good[rows]) // 2, 1))
-        rows = rows[good[rows] + 1 < bad[rows]]
+        low, high = good[rows], most[rows]
+        passed = test(rows, np.minimum(low + stride * _NEXT, high)).sum(axis=0)
+        low = np.minimum(low + stride * passed, high)
+        further = passed == _NEXT.size
+        high = np.where(further, high, np.minimum(high, low + stride - 1))
+        good[rows], most[rows] = low, high
+        stride = np.where(further, stride * _NEXT.size, stride // _NEXT.size)
+        unsure = (low < high).nonzero()[0]
+        rows, stride = rows[unsure], stride[unsure]
     return good
 
 
@@ -92,21 +93,21 @@ def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floa
     has.
     """
     p, s, t = engine.params, engine.state, engine.traffic
-    begin = p.row[lanes] + s.head[lanes]
-    block_begin = p.block_row[lanes] + s.head[lanes]
-    rate, now = p.rate[lanes], s.now[lanes]
-    most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
-    most_prompts = s.prompts_at_head[lanes]
+    head, rate, now = s.head[lanes], p.rate[lanes], s.now[lanes]
+    begin = p.row[lanes] + head
+    last = begin - 1  # with the number of requests added: the last of them
+    if engine.paged:
+        block_begin = p.block_row[lanes] + head
+        most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
     if not engine.decode_beside_prefill:
-        most_prompts = most_prompts + p.max_tokens[lanes] - batch_tokens[lanes]
+        most_prompts = s.prompts_at_head[lanes] + p.max_tokens[lanes] - batch_tokens[lanes]
 
     def test(rows: Ints | slice, number: Ints) -> Bools:
-        place = begin[rows] + number
-        ok: Bools = t.arrival[place - 1] / rate[rows] <= now[rows]
+        ok: Bools = t.arrival[last[rows] + number] / rate[rows] <= now[rows]
         if engine.paged:
             ok &= t.blocks_before[block_begin[rows] + number] <= most_blocks[rows]
         if not engine.decode_beside_prefill:
-            ok &= t.prompts_before[place] <= most_prompts[rows]
+            ok &= t.prompts_before[begin[rows] + number] <= most_prompts[rows]
         return ok
 
     return largest(np.ones(lanes.size, np.int64), most + 1, test)
