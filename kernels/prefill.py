@@ -291,7 +291,5 @@ def start_decoding(
     if engine.gaps:
         gaps.start(engine, lanes, index, engine.cells(lanes, requests), emits)
     np.minimum.at(s.next_end, lanes, end)
-    soonest = (end == s.next_end[lanes]).nonzero()[0]
-    s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
         np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed), engine.one)

@@ -108,7 +108,6 @@ class State:
     decoding: Floats  # [L] of those, past their prefill
     context: Floats  # [L] tokens in the cache of decoding requests, the newest counted
     next_end: Floats  # [L] smallest end of its slots, NO_END without any
-    next_slot: Ints  # [L] the slot of next_end
     free: Floats  # [L] free blocks: exact in tight lanes, elsewhere a lower bound that allows for one step's growth
     used: Floats  # [L] blocks of decoding requests, valid in tight lanes
     tight: Bools  # [L] lanes whose blocks must be counted exactly
