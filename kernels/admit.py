@@ -8,8 +8,8 @@ import numpy as np
 
 from .blocks import demand, held
 from .prefill import start_decoding
-from .queue import count_admissible, set_head, spread
-from .state import NOTHING_LEFT, Bools, Floats, Ints
+from .queue import blocks_of_top, count_admissible, set_head, spread
+from .state import NOTHING, ONE, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -63,21 +63,28 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
     """Admit preempted requests, one a lane and round; the first of each lane is known to fit."""
     p, s = engine.params, engine.state
     _count_free(engine, lanes)
+    changed, blocks = lanes, s.head_blocks[lanes]
     while lanes.size:
         place = s.stack_waiting[lanes] - 1
-        tokens = s.stack_tokens[lanes, place].astype(np.float64)
         s.stack_waiting[lanes] = place
         s.running[lanes] += 1
-        s.prefill_blocks[lanes] += s.head_blocks[lanes]
-        s.free[lanes] -= s.head_blocks[lanes]
-        s.left[lanes] = np.where(s.left[lanes] == NOTHING_LEFT, tokens, s.left[lanes])
-        set_head(engine)
-        more = (place > 0) & (s.running[lanes] < p.max_running[lanes]) & (s.head_blocks[lanes] <= s.free[lanes])
+        s.prefill_blocks[lanes] += blocks
+        free = s.free[lanes] - blocks
+        s.free[lanes] = free
+        tokens = s.stack_tokens[lanes, place]
+        fresh = (s.left[lanes] == NOTHING).nonzero()[0]
+        s.left[lanes[fresh]] = tokens[fresh]
         if not engine.decode_beside_prefill:
             batch_tokens[lanes] += tokens
-            upcoming = s.stack_tokens[lanes, np.maximum(place - 1, 0)]
+        rows = ((place > 0) & (s.running[lanes] < p.max_running[lanes])).nonzero()[0]
+        lanes, free = lanes[rows], free[rows]
+        blocks = blocks_of_top(engine, lanes)
+        more = blocks <= free
+        if not engine.decode_beside_prefill:
+            upcoming = s.stack_tokens[lanes, s.stack_waiting[lanes] - 1]
             more &= batch_tokens[lanes] + upcoming <= p.max_tokens[lanes]
-        lanes = lanes[more]
+        lanes, blocks = lanes[more], blocks[more]
+    set_head(engine, changed)
 
 
 def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
@@ -85,7 +92,7 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     head = s.head
     place = p.row + head
     count = ready.astype(np.int64)
-    more = ready & (s.running + 1 < p.max_running) & (t.arrival[place + 1] / p.rate <= s.now)
+    more = ready & (s.running + ONE < p.max_running) & (t.arrival[place + 1] / p.rate <= s.now)
     if engine.paged:
         # In a tight lane a finish mostly makes room for one request: one look saves a search.
         two = t.blocks_before[p.block_row + (head + 2)] - s.blocks_at_head
@@ -93,9 +100,9 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     several = more.nonzero()[0]
     if several.size:
         count[several] = _count_several(engine, several, batch_tokens)
-    s.running += count.astype(np.float64)
+    s.running += count
     s.head = head + count
-    blocks_at_head = s.blocks_at_head
+    blocks_at_head = s.blocks_at_head.copy()
     set_head(engine)
     if engine.paged:
         blocks = s.blocks_at_head - blocks_at_head
@@ -106,8 +113,8 @@ def _admit_fresh(engine: Engine, ready: Bools, batch_tokens: Floats) -> None:
     if engine.paged:
         s.prefill_blocks = s.prefill_blocks + blocks
     if engine.budgets:
-        first = ready & (s.left == NOTHING_LEFT)
-        s.left = np.where(first, t.prompt[place], s.left)
+        first = (ready & (s.left == NOTHING)).nonzero()[0]
+        s.left[first] = t.prompt[place[first]]
         # Without a budget the prefill phase of this very loop runs them, and notes the time.
         lanes, request, _ = spread(head, count)
         if engine.preempted:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .admit import admit
-from .blocks import block_ramps
+from .blocks import block_ramp
 from .finish import finish
 from .gaps import BINS
 from .grow import grow
@@ -20,6 +20,7 @@ from .reserve import join, take
 from .router import Router
 from .state import (
     NO_LIMIT,
+    ZERO,
     Bools,
     Floats,
     Ints,
@@ -39,6 +40,7 @@ _FEW_SLOTS = 16
 _WORTHWHILE = 8  # go round once more for an eighth of the lanes
 _AT_A_TIME = 2**15  # requests whose sums are taken together
 _LOOK = 32  # loops between two looks of a watch: a look costs about as much as one loop
+_FEW_RAMPS = 2**18  # numbers that may be written out so that they are found faster
 _STALL = 1000  # loops of the driver without a step in any lane: far more than any rule can take
 
 
@@ -92,6 +94,7 @@ class Engine:
     ) -> None:
         lanes = params.n.size
         most_running = int(np.minimum(params.max_running, params.n).max(initial=1))
+        self._most_running = most_running
         self.traffic, self.params, self.outcome, self.log = traffic, params, outcome, log
         self.rules, self.router = rules, router
         self.watch: Callable[[Engine], Bools] | None = None
@@ -109,13 +112,17 @@ class Engine:
         self.waits = False  # whether a prefilled request waits for room in its lane, under reserved memory
         # Sums over the residues stay exact in float32 while they are below 2**24.
         residue_type = np.float32 if most_running * max(block_sizes) < 2**24 else np.float64
-        self.ramps, ramp_begins = block_ramps(block_sizes, residue_type)
+        self.ramp, ramp_begins = block_ramp(block_sizes)
+        windows = np.lib.stride_tricks.sliding_window_view(self.ramp.astype(residue_type), max(block_sizes))
+        self._ramps = windows.copy() if windows.size < _FEW_RAMPS else windows
         params.ramp = np.asarray(ramp_begins)[np.searchsorted(block_sizes, params.block_size)]
         self.one = residue_type(1)  # of the type of State.growth: adding another one is ten times slower
         residues = max(block_sizes) if self.paged else 1
         stack = most_running if self.paged else 0
         bins = BINS if self.gaps else 0
         self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type, bins)
+        self.slots = np.array(self.state.slot_end.shape[1])  # arrays for the reason of state.ONE
+        self.residues = np.array(residues)
         self.gap_counts = np.zeros((lanes, bins))  # of lanes that are done
         if not rules.reserve:
             self.state.peak[params.num_blocks == NO_LIMIT] = np.inf
@@ -126,7 +133,7 @@ class Engine:
         set_head(self)
         self._columns = params.coefficients.T.copy()  # [9, L]
         alike = lanes > 0 and bool((self._columns == self._columns[:, :1]).all())
-        self._alike = StepCoefficients(*map(float, self._columns[:, 0])) if alike else None
+        self._alike = StepCoefficients(*map(np.array, self._columns[:, 0])) if alike else None  # as state.ONE
         self._totals = np.full((7, lanes), np.nan)
         self._position, self._loops = (0, 0.0), 0
 
@@ -176,18 +183,16 @@ class Engine:
 
     def _block_phases(self) -> None:
         s, p = self.state, self.params
-        if self.paged:
-            self._refresh_free()
         if self.decode_beside_prefill:
             if self.paged:
-                grow(self, self.due(s.tight & (s.decoding > 0)).nonzero()[0])
+                grow(self, self.due(s.tight & (s.decoding > ZERO)).nonzero()[0])
             admit(self)
             prefill(self)
         else:
             admit(self)
             prefill(self)
             if self.paged:
-                decodes = s.tight & (s.decoding > 0) & (s.next_end > s.tick)
+                decodes = s.tight & (s.decoding > ZERO) & (s.next_end > s.tick)
                 admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
                 grow(self, self.due(decodes & ~admissible).nonzero()[0])
         self._decode()
@@ -209,31 +214,35 @@ class Engine:
         For such a lane the next loop would do exactly this, so it makes no difference when its turn comes.
         """
         s = self.state
-        leap(self, slice(None))
+        leap(self)
         if self.router is not None:
             return
         lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
         while lanes.size * _WORTHWHILE > s.now.size:
             if self.paged:
-                self._refresh_free()
                 grow(self, lanes[s.tight[lanes].nonzero()[0]])
             leap(self, lanes)
             lanes = finish(self, lanes[(s.next_end[lanes] == s.tick[lanes]).nonzero()[0]])
-
-    def _refresh_free(self) -> None:
-        """Requests that finished gave blocks back."""
-        s = self.state
-        s.free = np.where(s.tight, self.params.num_blocks - s.used - s.prefill_blocks, s.free)
 
     def totals(self) -> Totals:
         """Of the lanes that are done, 0 of those that were stopped; NaN elsewhere."""
         return Totals(*self._totals)
 
-    def make_room(self, slots: int) -> None:
-        """Have at least `slots` places for decoding requests in every lane."""
+    def make_room(self, places: Ints) -> None:
+        """Have all of these places for decoding requests in every lane."""
         have = self.state.slot_end.shape[1]
-        if slots > have:
-            widen_slots(self.state, max(slots, 2 * have))
+        if have < self._most_running and places.size:
+            slots = int(places.max()) + 1
+            if slots > have:
+                widen_slots(self.state, max(slots, 2 * have))
+                self.slots = np.array(self.state.slot_end.shape[1])
+
+    def ramps(self, begin: Ints) -> npt.NDArray[np.floating]:
+        """Rows of `ramp` from `begin` [n] on, [n, B]."""
+        if self._ramps.flags.c_contiguous:
+            return self._ramps.take(begin, axis=0)  # a third of the time
+        rows: npt.NDArray[np.floating] = self._ramps[begin]
+        return rows
 
     def coefficients_of(self, lanes: Ints | slice) -> StepCoefficients:
         """Step-time coefficients of some lanes, each [n]; single numbers where all lanes have one model on one chip."""
@@ -244,7 +253,7 @@ class Engine:
     def _wake(self) -> bool:
         """Move idle lanes to the arrival that wakes them; retire lanes without work. True when no lane is left."""
         s = self.state
-        idle = s.running == 0
+        idle = s.running == ZERO
         if not np.count_nonzero(idle):
             return s.running.size == 0
         arrival = s.head_arrival

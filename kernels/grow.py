@@ -10,7 +10,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, demand, residue_of
 from .queue import set_head
-from .state import NO_END, NOTHING_LEFT, Floats, Ints
+from .state import NO_END, NOTHING_LEFT, ONE, ZERO, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -29,17 +29,17 @@ def grow(engine: Engine, lanes: Ints) -> None:
     tick = s.tick[lanes].astype(np.int64)
     free = s.free[lanes] - demand(engine, lanes, tick)
     s.free[lanes] = free
-    short = (free < 0).nonzero()[0]
+    short = (free < ZERO).nonzero()[0]
     if not short.size:
         return
     engine.preempted = True
-    victims = lanes[short]
+    preempting = victims = lanes[short]
     while victims.size:
         _preempt_youngest(engine, victims)
-        victims = victims[s.free[victims] < 0]
+        victims = victims[s.free[victims] < ZERO]
     # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see
     # docs/scheduler.md.
-    set_head(engine)
+    set_head(engine, preempting)
 
 
 def _preempt_youngest(engine: Engine, lanes: Ints) -> None:
@@ -47,14 +47,15 @@ def _preempt_youngest(engine: Engine, lanes: Ints) -> None:
     request."""
     s = engine.state
     fresh = s.head[lanes] > s.first_prefill[lanes]
-    if fresh.any():
-        _preempt_fresh_prefill(engine, lanes[fresh])
-    again = ~fresh & (s.stack_size[lanes] > s.stack_waiting[lanes])
-    if again.any():
-        _preempt_repeated_prefill(engine, lanes[again])
-    decoding = ~(fresh | again)
-    if decoding.any():
-        _preempt_decoding(engine, lanes[decoding])
+    again = (s.stack_size[lanes] > s.stack_waiting[lanes]) & ~fresh
+    for preempt, chosen in (
+        (_preempt_fresh_prefill, fresh),
+        (_preempt_repeated_prefill, again),
+        (_preempt_decoding, ~(fresh | again)),
+    ):
+        rows = chosen.nonzero()[0]
+        if rows.size:
+            preempt(engine, lanes[rows])
 
 
 def _release_prefill(engine: Engine, lanes: Ints, requests: Ints, blocks: Floats, last: Ints) -> None:
@@ -91,22 +92,23 @@ def _preempt_repeated_prefill(engine: Engine, lanes: Ints) -> None:
 
 def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     p, s, t = engine.params, engine.state, engine.traffic
-    slots = s.slot_end.shape[1]
+    slot_end, ends = s.slot_end.ravel(), s.slot_end.take(lanes, axis=0)
     # Running requests are a prefix of the arrived ones: the youngest is the one that is served last.
-    slot = np.where(s.slot_end[lanes] < NO_END, s.slot_request[lanes], -1).argmax(axis=1)
-    place = lanes * slots + slot
+    slot = np.where(ends < NO_END, s.slot_request.take(lanes, axis=0), -1).argmax(axis=1)
+    begin = lanes * engine.slots
+    place = begin + slot
     request = s.slot_request.ravel()[place].astype(np.int64)
-    end = s.slot_end.ravel()[place].astype(np.float64)
-    total = t.total[p.row[lanes] + request]
-    tick = s.tick[lanes]
-    tokens = total - (end - tick)
-    residue = residue_of(engine, lanes, tick, tokens)
-    asks = residue == residue_of(engine, lanes, tick, np.ones(lanes.size))
-    blocks = blocks_for(tokens - 1, p.size[lanes])
-    s.slot_end.ravel()[place] = NO_END
-    s.decoding[lanes] -= 1
-    s.slot_order[lanes, s.decoding[lanes].astype(np.int64)] = slot
-    s.running[lanes] -= 1
+    tick, decoding = s.tick[lanes], s.decoding[lanes] - ONE
+    tokens = t.total[p.row[lanes] + request] - (slot_end[place] - tick)
+    held = tokens - ONE
+    residue = residue_of(engine, lanes, tick, held)
+    asks = residue == residue_of(engine, lanes, tick, ZERO)
+    blocks = blocks_for(held, p.size[lanes])
+    slot_end[place] = NO_END
+    s.next_end[lanes] = slot_end[begin + s.slot_end.take(lanes, axis=0).argmin(axis=1)]
+    s.decoding[lanes] = decoding
+    s.slot_order.ravel()[begin + decoding.astype(np.int64)] = slot
+    s.running[lanes] -= ONE
     s.context[lanes] -= tokens
     s.growth.ravel()[residue] -= engine.one
     s.used[lanes] -= blocks
@@ -114,11 +116,8 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     top = s.stack_size[lanes]
     s.stack_request[lanes, top] = request
     s.stack_tokens[lanes, top] = tokens
-    s.stack_size[lanes] = top + 1
-    s.stack_waiting[lanes] = top + 1
-    ends = s.slot_end[lanes]
-    s.next_slot[lanes] = ends.argmin(axis=1)
-    s.next_end[lanes] = ends.min(axis=1)
+    top += 1
+    s.stack_size[lanes] = s.stack_waiting[lanes] = top
     cells = engine.cells(lanes, request)
     if engine.gaps:
         gaps.keep(engine, place, cells)

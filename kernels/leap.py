@@ -16,128 +16,156 @@ import numpy as np
 from . import gaps
 from .blocks import held, steps_until_full
 from .prefill import pairs_of
+from .queue import ALL
 from .reserve import room_of
-from .state import NOTHING_LEFT, Floats, Ints
+from .state import HALF, NOTHING, ONE, ZERO, Bools, Floats, Ints
 from .steptime import StepCoefficients
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
-_NEARLY = 1 - 1e-12  # a time within its rounding of another is looked at more closely
+_NEARLY = np.array(1 - 1e-12)  # a time within its rounding of another is looked at more closely
 
 
-def leap(engine: Engine, lanes: Ints | slice) -> None:
-    """Take as many steps as nothing happens in, possibly none, in each of `lanes`."""
+def leap(engine: Engine, lanes: Ints | None = None) -> None:
+    """Take as many steps as nothing happens in, possibly none, in every lane; or in `lanes` only, where requests
+    decode and nobody is in prefill."""
     p, s = engine.params, engine.state
-    now, decoding, context = s.now[lanes], s.decoding[lanes], s.context[lanes]
-    steps = s.next_end[lanes] - s.tick[lanes]
-    busy = decoding > 0
-    piece: Floats | float = 0.0
-    prefilling = np.zeros(0, np.int64)
-    if engine.budgets:
-        share = p.budget[lanes] - decoding
-        left = s.left[lanes]
-        part_way = left < NOTHING_LEFT
-        if engine.reserve:
-            part_way &= share > 0  # decodes alone can exceed a chunk budget
-        busy |= part_way
-        piece = np.where(part_way, share, 0)
-        prefilling = part_way.nonzero()[0]
-        # The step that completes a prefill is not part of a leap.
-        pieces = np.ceil(left[prefilling] / np.maximum(share[prefilling], 1)) - 1
-        steps[prefilling] = np.minimum(steps[prefilling], pieces)
-    if engine.router is not None:
-        busy = engine.due(busy)
-    steps *= busy.astype(np.float64)
+    at: Ints | slice = ALL if lanes is None else lanes
+    now, tick, decoding, context = s.now[at], s.tick[at], s.decoding[at], s.context[at]
+    steps = s.next_end[at] - tick
+    busy: Bools | None = None  # None: every lane is
+    pieces: _Pieces | None = None
+    if lanes is None:
+        busy = decoding > ZERO
+        if engine.budgets:
+            pieces = _Pieces(engine, decoding, steps)
+            busy |= pieces.part_way
+        if engine.router is not None:
+            busy = engine.due(busy)
+        steps *= busy
+        if pieces is not None:
+            pieces.keep_moving(steps)
 
-    line = _Line(engine, lanes, decoding, context, piece, steps, prefilling)
-    end = _end(now, line.first, line.half, steps)
+    first, half = _lines(engine, at, decoding, context, pieces, steps)
+    end = _end(now, first, half, steps)
 
-    stops = (s.head_arrival[lanes] <= end) & busy
+    arrival = s.head_arrival[at]
+    stops = arrival <= end
+    if busy is not None:
+        stops &= busy
     if engine.reserve:
         if engine.budgets:
-            stops &= ~part_way & (share > 0)
+            stops &= p.budget[at] > decoding
+            if pieces is not None:
+                stops &= ~pieces.part_way
         rows = stops.nonzero()[0]
-        lane = rows if isinstance(lanes, slice) else lanes[rows]
+        lane = rows if lanes is None else lanes[rows]
         stops[rows] = s.head_total[lane] <= room_of(engine, lane)
     else:
-        stops &= s.running[lanes] < p.max_running[lanes]
+        stops &= s.running[at] < p.max_running[at]
     if engine.paged:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it
         # might.
-        stops &= (s.head_blocks[lanes] <= s.free[lanes]) | ~s.tight[lanes]
-    arrival = s.head_arrival[lanes]
+        stops &= (s.head_blocks[at] <= s.free[at]) | ~s.tight[at]
     if engine.router is not None:
         arrival = np.minimum(np.where(stops, arrival, np.inf), s.horizon)
         stops = (arrival <= end) & busy
     rows = stops.nonzero()[0]
     if rows.size:
-        steps[rows], end[rows] = _until_arrival(
-            now[rows], arrival[rows], line.first[rows], line.half[rows], steps[rows]
-        )
-    if engine.reserve and np.count_nonzero(s.woken):
+        steps[rows], end[rows] = _until_arrival(now[rows], arrival[rows], first[rows], half[rows], steps[rows])
+    if busy is not None and engine.reserve and np.count_nonzero(s.woken):
         # A lane that was idle takes its first step whoever else has arrived at that moment.
-        rows = (s.woken[lanes] & busy & (steps == 0)).nonzero()[0]
+        rows = (s.woken & busy & (steps == 0)).nonzero()[0]
         steps[rows] = 1
-        end[rows] = _end(now[rows], line.first[rows], line.half[rows], steps[rows])
-        s.woken[lanes] = False
+        end[rows] = _end(now[rows], first[rows], half[rows], steps[rows])
+        s.woken[:] = False
 
+    after = context + steps * decoding
     if engine.paged:
-        rows = _fit_blocks(engine, lanes, decoding, context, steps)
+        rows = _fit_blocks(engine, at, decoding, after, steps)
         if rows.size:
-            end[rows] = _end(now[rows], line.first[rows], line.half[rows], steps[rows])
+            end[rows] = _end(now[rows], first[rows], half[rows], steps[rows])
+            after[rows] = context[rows] + steps[rows] * decoding[rows]
     if engine.log is not None:
-        engine.log.leap(engine, lanes, steps, line.first, line.half, piece)
+        piece = 0.0 if pieces is None else pieces.of_lanes(now.size)
+        engine.log.leap(engine, at, steps, first, half, piece)
     if engine.gaps:
-        gaps.leap(engine, lanes, steps, line.first, line.half, end)
+        gaps.leap(engine, at, steps, first, half, end)
 
-    s.now[lanes] = end
-    s.tick[lanes] += steps
-    s.context[lanes] = context + steps * decoding
-    if prefilling.size:
-        tokens = steps * piece
+    s.now[at] = end
+    s.tick[at] = tick + steps
+    s.context[at] = after
+    if pieces is not None and pieces.lanes.size:
+        pieces.take(engine, steps)
+    if engine.reserve:
+        s.silent_blocks[at] += steps * s.reserved[at]
+
+
+class _Pieces:
+    """Pieces of prompts that a leap may take in all lanes: which lanes are in the middle of one, and how much of it a
+    step does. Only pieces that do not end a prompt: the step that does is not part of a leap."""
+
+    def __init__(self, engine: Engine, decoding: Floats, steps: Floats) -> None:
+        """Cuts `steps` to the pieces. All [L]."""
+        s = engine.state
+        share = engine.params.budget - decoding
+        self.part_way = s.left < NOTHING
+        if engine.reserve:
+            self.part_way &= share > 0  # decodes alone can exceed a chunk budget
+        self.lanes = self.part_way.nonzero()[0]
+        self.share = share[self.lanes]
+        most = np.ceil(s.left[self.lanes] / np.maximum(self.share, ONE)) - ONE
+        steps[self.lanes] = np.minimum(steps[self.lanes], most)
+
+    def keep_moving(self, steps: Floats) -> None:
+        """Forget lanes that take no step: most prompts end in their next one."""
+        moves = (steps[self.lanes] > ZERO).nonzero()[0]
+        self.lanes, self.share = self.lanes[moves], self.share[moves]
+
+    def of_lanes(self, lanes: int) -> Floats:
+        """Tokens of a piece, 0 in other lanes. [L]"""
+        piece = np.zeros(lanes)
+        piece[self.lanes] = self.share
+        return piece
+
+    def take(self, engine: Engine, steps: Floats) -> None:
+        """Count what `steps` [L] steps did."""
+        s, lanes = engine.state, self.lanes
+        taken = steps[lanes]
+        tokens = taken * self.share
         s.done[lanes] += tokens
         s.left[lanes] -= tokens
-        s.silent_steps[lanes] += steps * (part_way if engine.reserve else s.running[lanes] - decoding)
+        s.silent_steps[lanes] += taken if engine.reserve else taken * (s.running[lanes] - s.decoding[lanes])
         if engine.paged:
-            s.silent_blocks[lanes] += steps * s.prefill_blocks[lanes]
+            s.silent_blocks[lanes] += taken * s.prefill_blocks[lanes]
         if engine.preempted:
-            _count_recomputed_pieces(engine, np.arange(s.now.size)[lanes], tokens)
-    if engine.reserve:
-        s.silent_blocks[lanes] += steps * s.reserved[lanes]
+            _count_recomputed_pieces(engine, lanes, tokens)
 
 
-class _Line:
+def _lines(
+    engine: Engine, at: Ints | slice, decoding: Floats, context: Floats, pieces: _Pieces | None, steps: Floats
+) -> tuple[Floats, Floats]:
     """Time of the first step, and half of what each further step takes more; cuts `steps` where the roofline changes
     sides. [n]"""
-
-    def __init__(
-        self,
-        engine: Engine,
-        lanes: Ints | slice,
-        decoding: Floats,
-        context: Floats,
-        piece: Floats | float,
-        steps: Floats,
-        prefilling: Ints,
-    ) -> None:
-        c = engine.coefficients_of(lanes)
-        if engine.memory_bound:
-            # Without a prefill nothing but the memory matters, and the other line need not be drawn.
-            self.first = c.memory_fixed_s + c.memory_per_token_s * context + c.overhead_s
-            self.half = c.memory_per_token_s * decoding * 0.5
-            if prefilling.size:
-                rows = prefilling
-                c = engine.coefficients_of(np.arange(engine.state.now.size)[lanes][rows])
-                done = engine.state.done[lanes][rows]
-                drawn = _roofline(engine, c, decoding[rows], context[rows], np.asarray(piece)[rows], done)
-                self.first[rows], self.half[rows], most = drawn
-                steps[rows] = np.minimum(steps[rows], most)
-        else:
-            all_done: Floats | float = engine.state.done[lanes] if engine.budgets else 0.0
-            self.first, self.half, most = _roofline(engine, c, decoding, context, piece, all_done)
-            np.minimum(steps, most, out=steps)
+    c = engine.coefficients_of(at)
+    if not engine.memory_bound:
+        piece = 0.0 if pieces is None else pieces.of_lanes(decoding.size)
+        done = 0.0 if pieces is None else engine.state.done
+        first, half, most = _roofline(engine, c, decoding, context, piece, done)
+        np.minimum(steps, most, out=steps)
+        return first, half
+    # Without a prefill nothing but the memory matters, and the other line need not be drawn.
+    first = c.memory_fixed_s + c.memory_per_token_s * context + c.overhead_s
+    half = c.memory_per_token_s * decoding * HALF
+    if pieces is not None and pieces.lanes.size:
+        rows = pieces.lanes
+        c = engine.coefficients_of(rows)
+        drawn = _roofline(engine, c, decoding[rows], context[rows], pieces.share, engine.state.done[rows])
+        first[rows], half[rows], most = drawn
+        steps[rows] = np.minimum(steps[rows], most)
+    return first, half
 
 
 def _roofline(
@@ -158,75 +186,83 @@ def _roofline(
     memory_growth = c.memory_per_token_s * decoding
     ahead = compute - memory
     gains = compute_growth - memory_growth
-    growth = np.where(ahead > 0, compute_growth, memory_growth)
-    growth = np.where(ahead == 0, np.maximum(compute_growth, memory_growth), growth)
+    growth = np.where(ahead > ZERO, compute_growth, memory_growth)
+    even = (ahead == ZERO).nonzero()[0]
+    if even.size:
+        growth[even] = np.maximum(compute_growth[even], memory_growth[even])
     most = np.full(growth.size, np.inf)
-    crossing = (ahead * gains < 0).nonzero()[0]
+    crossing = (ahead * gains < ZERO).nonzero()[0]
     most[crossing] = np.floor(np.abs(ahead[crossing] / gains[crossing])) + 1
+    first = np.maximum(compute, memory) + c.overhead_s
     if engine.communicates:
-        first = np.maximum(compute, memory) + c.overhead_s + c.communication_s(tokens)
-    else:
-        first = np.maximum(compute, memory) + c.overhead_s
-    return first, growth * 0.5, most
+        first += c.communication_s(tokens)
+    return first, growth * HALF, most
 
 
 def _end(now: Floats, first: Floats, half: Floats, steps: Floats) -> Floats:
     """Time after `steps` steps: the first takes `first`, each further one 2 `half` more."""
-    return now + steps * (first + half * (steps - 1))
+    return now + steps * (first + half * (steps - ONE))
 
 
 def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, most: Floats) -> tuple[Floats, Floats]:
     """The first step that ends at or after `arrival`, at most `most`, and its end: a quadratic root, put right by one
     step. [n]"""
-    wait = np.maximum(arrival - now, 0)
+    wait = np.maximum(arrival - now, ZERO)
     b = first - half
-    steps = np.minimum(np.ceil(2 * wait / (b + np.sqrt(b * b + 4 * half * wait))), most)
-    growth = half * (steps - 1)
+    # Sums in place of products with 2 and 4: the same bits, and a product with a number costs twice a sum of arrays.
+    twice, slope = wait + wait, half + half
+    steps = np.minimum(np.ceil(twice / (b + np.sqrt(b * b + slope * twice))), most)
+    growth = half * (steps - ONE)
     end = now + steps * (first + growth)
     # Off by a rounding: the arrival is not reached yet, or the last step already began at or after it.
-    rows = ((end < arrival) | (end - (first + 2 * growth) >= arrival * _NEARLY)).nonzero()[0]
+    rows = ((end < arrival) | (end - (first + (growth + growth)) >= arrival * _NEARLY)).nonzero()[0]
     if rows.size:
         now, arrival, first, half, most = now[rows], arrival[rows], first[rows], half[rows], most[rows]
-        less = np.maximum(steps[rows] - 1, 0)
+        tried, reached = steps[rows], end[rows]
+        less = np.maximum(tried - ONE, ZERO)
         enough = _end(now, first, half, less) >= arrival
-        steps[rows] = np.where(enough, less, np.where(end[rows] < arrival, np.minimum(less + 2, most), steps[rows]))
-        end[rows] = _end(now, first, half, steps[rows])
+        tried = np.where(enough, less, np.where(reached < arrival, np.minimum(less + 2, most), tried))
+        steps[rows] = tried
+        end[rows] = _end(now, first, half, tried)
     return steps, end
 
 
-def _fit_blocks(engine: Engine, lanes: Ints | slice, decoding: Floats, context: Floats, steps: Floats) -> Ints:
+def _fit_blocks(engine: Engine, at: Ints | slice, decoding: Floats, after: Floats, steps: Floats) -> Ints:
     """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next
-    leap.
+    leap. `after` is the context after the steps.
 
     Returns the rows that were cut. Where an upper bound of the blocks held is below the peak so far, and that of one
     step more below the memory, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
     # Every decoding request may have just begun its last block; `free` also allows each a further one in the next step.
-    bound = (context + steps * decoding) * p.blocks_per_token[lanes] + decoding * p.blocks_in_doubt[lanes]
+    bound = after * p.blocks_per_token[at] + decoding * p.blocks_in_doubt[at]
     if engine.budgets:
-        bound += s.prefill_blocks[lanes]
-    free = p.num_blocks[lanes] - bound - decoding
-    tight = (bound > s.peak[lanes]) | (free < 0)
-    s.tight[lanes] = tight
-    s.free[lanes] = free
+        bound += s.prefill_blocks[at]
+    free = p.num_blocks[at] - bound - decoding
+    tight = (bound > s.peak[at]) | (free < ZERO)
+    s.tight[at] = tight
+    s.free[at] = free
     rows = tight.nonzero()[0]
     if not rows.size:
         return rows
-    lane = rows if isinstance(lanes, slice) else lanes[rows]
-    decoding, context, taken = decoding[rows], context[rows], steps[rows]
-    begin = s.tick[lane].astype(np.int64)
-    used = held(engine, lane, context + taken * decoding, begin + taken.astype(np.int64))
-    space = p.num_blocks[lane] - s.prefill_blocks[lane]
+    lane = rows if isinstance(at, slice) else at[rows]
+    taken, context = steps[rows], after[rows]
+    begin = s.tick[lane]
+    used = held(engine, lane, context, (begin + taken).astype(np.int64))
+    in_prefill = s.prefill_blocks[lane]
+    space = p.num_blocks[lane] - in_prefill
     over = (used > space).nonzero()[0]
     if over.size:
-        cut, at = lane[over], begin[over]
-        fit = steps_until_full(engine, cut, at, space[over] - held(engine, cut, context[over], at))
-        used[over] = held(engine, cut, context[over] + fit * decoding[over], at + fit.astype(np.int64))
+        cut = lane[over]
+        tick = begin[over].astype(np.int64)
+        now_used = held(engine, cut, s.context[cut], tick)
+        fit, grown = steps_until_full(engine, cut, tick, space[over] - now_used)
+        used[over] = now_used + grown
         steps[rows[over]] = fit
     s.used[lane] = used
     s.free[lane] = space - used
-    s.peak[lane] = np.maximum(s.peak[lane], used + s.prefill_blocks[lane])
+    s.peak[lane] = np.maximum(s.peak[lane], used + in_prefill)
     return rows[over]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
-from .state import NOTHING_LEFT, Bools, Floats, Ints
+from .state import HALF, NOTHING, NOTHING_LEFT, ONE, ZERO, Bools, Floats, Ints
 from .steptime import step_seconds
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pairs_of(tokens: Any) -> Any:
     """Attention work of prefilling the first `tokens` tokens of a prompt, in pairs: token i attends to i tokens."""
-    return tokens * (tokens + 1) * 0.5
+    return tokens * (tokens + ONE) * HALF
 
 
 def prefill(engine: Engine) -> None:
@@ -51,7 +51,7 @@ def prefill(engine: Engine) -> None:
         again_tokens, again_pairs = np.zeros(first.size), np.zeros(first.size)
         again = _repeat_prefills(engine, active, share, again_tokens, again_pairs)
         if engine.budgets:
-            _count_recomputed_prefills(engine, active.nonzero()[0], share - again_tokens)
+            _count_recomputed_prefills(engine, active, share - again_tokens)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
     prompts_at_first = s.prompts_at_first
@@ -60,7 +60,7 @@ def prefill(engine: Engine) -> None:
     else:
         end = s.head.copy()
         tokens, pairs = s.prompts_at_head - prompts_at_first, s.pairs_at_head - s.pairs_at_first
-        s.prompts_at_first, s.pairs_at_first = s.prompts_at_head, s.pairs_at_head
+        s.prompts_at_first, s.pairs_at_first = s.prompts_at_head.copy(), s.pairs_at_head.copy()
     completed = s.prompts_at_first - prompts_at_first
     if engine.preempted:
         tokens, pairs = tokens + again_tokens, pairs + again_pairs
@@ -153,12 +153,12 @@ def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, 
     fresh = active
     if engine.preempted:
         fresh = active & (s.stack_size == s.stack_waiting)  # elsewhere a repeated prefill is still the oldest
-    done = s.done * fresh.astype(np.float64)
+    done = s.done * fresh
     end = np.where(fresh, s.head, first)
     before = s.prompts_at_first + done
-    tokens = np.where(fresh, s.prompts_at_head - before, 0)
-    s.done = np.where(fresh, 0, s.done)
-    s.left = np.where(fresh, NOTHING_LEFT, s.left)
+    tokens = (s.prompts_at_head - before) * fresh
+    s.done = s.done - done
+    np.putmask(s.left, fresh, NOTHING)
     rest = np.zeros(0)
     cut = (tokens > share).nonzero()[0]
     if cut.size:
@@ -172,7 +172,8 @@ def _cut_by_budget(engine: Engine, active: Bools, share: Floats) -> tuple[Ints, 
     s.prompts_at_first = t.prompts_before[place]
     pairs_at_end = t.pairs_before[place]
     pairs = pairs_at_end - s.pairs_at_first - pairs_of(done)
-    pairs[cut] += pairs_of(rest)
+    if cut.size:
+        pairs[cut] += pairs_of(rest)
     s.pairs_at_first = pairs_at_end
     return end, tokens, pairs
 
@@ -207,52 +208,65 @@ class _Finished(NamedTuple):
 
 
 def _repeat_prefills(engine: Engine, active: Bools, share: Floats, tokens: Floats, pairs: Floats) -> _Finished | None:
-    """Spend the share on preempted requests admitted again, oldest first, one a lane and round; adds to `tokens` and
-    `pairs` [L]."""
+    """Spend the share on preempted requests admitted again, oldest first; adds to `tokens` and `pairs` [L].
+
+    The oldest ends in this step (its lane is active); the first that does not gets what is left of the share.
+    """
     p, s = engine.params, engine.state
-    rounds: list[_Finished] = []
     lane = (active & (s.stack_size > s.stack_waiting)).nonzero()[0]
-    while lane.size:
-        place = s.stack_size[lane] - 1
-        all_tokens = s.stack_tokens[lane, place].astype(np.float64)
-        done = s.done[lane]
-        piece = np.minimum(all_tokens - done, share[lane] - tokens[lane])
-        tokens[lane] += piece
-        pairs[lane] += pairs_of(done + piece) - pairs_of(done)
-        s.recomputed_tokens[lane] += piece
-        ends = done + piece == all_tokens
-        s.done[lane] = np.where(ends, 0, done + piece)
-        s.left[lane] = np.where(ends, NOTHING_LEFT, all_tokens - done - piece)
-        lane, place, all_tokens = lane[ends], place[ends], all_tokens[ends]
-        s.stack_size[lane] = place
-        s.prefill_blocks[lane] -= blocks_for(all_tokens, p.size[lane])
-        s.repeated_tokens[lane] += all_tokens
-        request = s.stack_request[lane, place].astype(np.int64)
-        rounds.append(_Finished(lane, request, all_tokens, np.full(lane.size, len(rounds))))
-        more = (place > s.stack_waiting[lane]).nonzero()[0]
-        lane, place = lane[more], place[more]
-        s.left[lane] = s.stack_tokens[lane, place - 1].astype(np.float64)
-        lane = lane[tokens[lane] < share[lane]]
-    return _Finished(*map(np.concatenate, zip(*rounds, strict=True))) if rounds else None
+    if not lane.size:
+        return None
+    size, room, done = s.stack_size[lane], share[lane], s.done[lane]
+    count = size - s.stack_waiting[lane]
+    row, _, place = spread(size, count)
+    lanes, index = lane[row], (size - 1)[row] - place
+    request, all_tokens = s.stack_request[lanes, index], s.stack_tokens[lanes, index].astype(np.float64)
+    # Tokens of the share that are gone when a request's turn has come and gone.
+    following = count.cumsum()
+    sums = all_tokens.cumsum()
+    reach = sums - (sums[following - count] - all_tokens[following - count] + done)[row]
+    ends = (reach <= room[row]).nonzero()[0]
+    row, lanes, request, place, ended = row[ends], lanes[ends], request[ends], place[ends], all_tokens[ends]
+    number = np.bincount(row, minlength=lane.size)
+    spent = np.bincount(row, ended, lane.size)
+    rest, left = np.zeros(lane.size), np.full(lane.size, NOTHING_LEFT)
+    cut = (number < count).nonzero()[0]
+    if cut.size:
+        rest[cut] = room[cut] - (spent[cut] - done[cut])
+        left[cut] = all_tokens[(following - count + number)[cut]] - rest[cut]
+    used = spent - done + rest
+    tokens[lane] = used
+    pairs[lane] = np.bincount(row, pairs_of(ended), lane.size) - pairs_of(done) + pairs_of(rest)
+    s.done[lane], s.left[lane] = rest, left
+    s.stack_size[lane] = size - number
+    s.recomputed_tokens[lane] += used
+    s.repeated_tokens[lane] += spent
+    if engine.paged:
+        s.prefill_blocks[lane] -= np.bincount(row, blocks_for(ended, p.size[lanes]), lane.size)
+    return _Finished(lanes, request.astype(np.int64), ended, place)
 
 
-def _count_recomputed_prefills(engine: Engine, lanes: Ints, share: Floats) -> None:
-    """Add the tokens that this step processes of fresh requests preempted in an earlier prefill."""
+def _count_recomputed_prefills(engine: Engine, active: Bools, share: Floats) -> None:
+    """Add the tokens that this step processes of fresh requests preempted in an earlier prefill. All [L]."""
     p, s, t = engine.params, engine.state, engine.traffic
-    seen = (s.preempted_until[lanes] > s.first_prefill[lanes]) & (s.stack_size[lanes] == s.stack_waiting[lanes])
-    if not seen.any():
+    seen = active & (s.preempted_until > s.first_prefill) & (s.stack_size == s.stack_waiting)
+    lane = seen.nonzero()[0]
+    if not lane.size:
         return
-    lane, share = lanes[seen], share[lanes[seen]]
     first = s.first_prefill[lane]
-    which, request, _ = spread(first, s.head[lane] - first)
-    place = p.row[lane][which] + request
+    row, request, order = spread(first, s.head[lane] - first)
+    again = (engine.outcome.preemptions[engine.cells(lane[row], request)] > 0).nonzero()[0]
+    if not again.size:
+        return
+    row, request, order = row[again], request[again], order[again]
+    lanes = lane[row]
+    place = p.row[lanes] + request
+    done = s.done[lanes]
     # Tokens of the share that are gone before this request's turn, counted from the beginning of the part-way one.
-    offset = t.prompts_before[place] - t.prompts_before[p.row[lane] + first][which]
-    reach = s.done[lane][which] + share[which]
-    after = np.clip(reach - offset, 0, t.prompt[place])
-    before = np.where(request == first[which], s.done[lane][which], 0)
-    preempted = engine.outcome.preemptions[engine.cells(lane[which], request)] > 0
-    np.add.at(s.recomputed_tokens, lane[which], np.where(preempted, after - before, 0))
+    offset = t.prompts_before[place] - t.prompts_before[place - order]
+    after = np.minimum(np.maximum(done + share[lanes] - offset, ZERO), t.prompt[place])
+    before = np.where(order == 0, done, ZERO)
+    np.add.at(s.recomputed_tokens, lanes, after - before)
 
 
 def start_decoding(
@@ -266,11 +280,10 @@ def start_decoding(
     """
     p, s, t = engine.params, engine.state, engine.traffic
     tick = s.tick[lanes]
-    end = tick + (t.total[p.row[lanes] + requests] - processed - 1)
+    end = tick - processed + t.total[p.row[lanes] + requests] - ONE
     decoding = s.decoding[lanes].astype(np.int64) + place
-    engine.make_room(int(decoding.max()) + 1)
-    slots = s.slot_end.shape[1]
-    begin = lanes * slots
+    engine.make_room(decoding)
+    begin = lanes * engine.slots
     slot = s.slot_order.ravel()[begin + decoding]
     index = begin + slot
     s.slot_end.ravel()[index] = end
@@ -278,7 +291,5 @@ def start_decoding(
     if engine.gaps:
         gaps.start(engine, lanes, index, engine.cells(lanes, requests), emits)
     np.minimum.at(s.next_end, lanes, end)
-    soonest = (end == s.next_end[lanes]).nonzero()[0]
-    s.next_slot[lanes[soonest]] = slot[soonest]
     if engine.paged:
-        np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed + 1), engine.one)
+        np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed), engine.one)

@@ -14,62 +14,74 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-_FEW = 4
+ALL = slice(None)
+_NEXT = np.arange(1, 5)[:, None]
 
 
-def set_head(engine: Engine) -> None:
-    """Look up what is known of the queue's head in every lane, after some heads changed."""
+def set_head(engine: Engine, lanes: Ints | slice = ALL) -> None:
+    """Look up what is known of the queue's head in `lanes`, after some heads changed."""
     p, s, t = engine.params, engine.state, engine.traffic
-    place = p.row + s.head
-    s.head_arrival = t.arrival[place] / p.rate
+    head = s.head[lanes]
+    place = p.row[lanes] + head
+    s.head_arrival[lanes] = t.arrival[place] / p.rate[lanes]
     if engine.rules.prefills:
-        s.prompts_at_head = t.prompts_before[place]
-        s.pairs_at_head = t.pairs_before[place]
+        s.prompts_at_head[lanes] = t.prompts_before[place]
+        s.pairs_at_head[lanes] = t.pairs_before[place]
     if engine.reserve and engine.rules.decodes:
-        s.head_total = t.total[place]
+        s.head_total[lanes] = t.total[place]
     if engine.paged:
-        place = p.block_row + s.head
-        s.blocks_at_head = t.blocks_before[place]
-        s.head_blocks = t.blocks_before[place + 1] - s.blocks_at_head
+        place = p.block_row[lanes] + head
+        before = t.blocks_before[place]
+        s.blocks_at_head[lanes] = before
+        s.head_blocks[lanes] = t.blocks_before[place + 1] - before
         if engine.preempted:
-            waiting = s.stack_waiting.nonzero()[0]
-            if waiting.size:
-                tokens = s.stack_tokens[waiting, s.stack_waiting[waiting] - 1].astype(np.float64)
+            rows = s.stack_waiting[lanes].nonzero()[0]
+            if rows.size:
+                waiting = rows if isinstance(lanes, slice) else lanes[rows]
                 s.head_arrival[waiting] = -np.inf
-                s.head_blocks[waiting] = blocks_for(tokens, p.size[waiting])
+                s.head_blocks[waiting] = blocks_of_top(engine, waiting)
+
+
+def blocks_of_top(engine: Engine, lanes: Ints) -> Floats:
+    """Blocks that the preempted request at the head of the queue needs, in `lanes` that have one. [n]"""
+    s = engine.state
+    return blocks_for(s.stack_tokens[lanes, s.stack_waiting[lanes] - 1], engine.params.size[lanes])
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
     """Ranges first, first + 1, ... of `count` each, count [L], laid end to end: (lane, value, place in the range)."""
-    if count.max(initial=0) <= 1:
-        lanes = count.nonzero()[0]
-        return lanes, first[lanes], np.zeros(lanes.size, np.int64)
-    lanes = np.repeat(np.arange(count.size), count)
-    place = np.arange(lanes.size) - (np.cumsum(count) - count)[lanes]
-    return lanes, first[lanes] + place, place
+    lanes = count.nonzero()[0]
+    first, count = first[lanes], count[lanes]
+    last = count.cumsum()
+    if not lanes.size or last[-1] == lanes.size:
+        return lanes, first, np.zeros(lanes.size, np.int64)
+    lanes = lanes.repeat(count)
+    place = np.arange(lanes.size) - (last - count).repeat(count)
+    return lanes, first.repeat(count) + place, place
 
 
-def largest(good: Ints, bad: Ints, test: Callable[[Ints, Ints], Bools]) -> Ints:
+def largest(good: Ints, bad: Ints, test: Callable[[Ints | slice, Ints], Bools]) -> Ints:
     """The largest number that passes, per row, of tests that only turn from true to false as the number grows.
 
-    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some, with arguments that
-    broadcast. Nearly always the answer is close to `good`: a few numbers are tried in one go, and only then steps that
-    double, and then halve.
+    `good` is known to pass and `bad` to fail, both [n]; `test(rows, numbers)` tries some: [*, n], with what belongs to
+    a row in its last axis. A few numbers are tried in one go. Nearly always the answer is among the next ones; only
+    then others, further and further apart while all of them pass, and closer again.
     """
-    numbers = np.minimum(good[:, None] + np.arange(1, _FEW + 1), bad[:, None] - 1)
-    passed = test(np.arange(good.size)[:, None], numbers).sum(axis=1)
-    good = np.minimum(good + passed, bad - 1)
-    rows = ((passed == _FEW) & (good + 1 < bad)).nonzero()[0]
-    if rows.size:
-        bad = bad.copy()
-        stride = np.full(good.size, _FEW)
+    most = bad - 1
+    passed = test(ALL, np.minimum(good + _NEXT, most)).sum(axis=0)
+    good = np.minimum(good + passed, most)
+    rows = ((passed == _NEXT.size) & (good < most)).nonzero()[0]
+    stride = np.full(rows.size, _NEXT.size)
     while rows.size:
-        number = np.minimum(good[rows] + stride[rows], bad[rows] - 1)
-        ok = test(rows, number)
-        good[rows] = np.where(ok, number, good[rows])
-        bad[rows] = np.where(ok, bad[rows], number)
-        stride[rows] = np.where(ok, 2 * stride[rows], np.maximum((bad[rows] - good[rows]) // 2, 1))
-        rows = rows[good[rows] + 1 < bad[rows]]
+        low, high = good[rows], most[rows]
+        passed = test(rows, np.minimum(low + stride * _NEXT, high)).sum(axis=0)
+        low = np.minimum(low + stride * passed, high)
+        further = passed == _NEXT.size
+        high = np.where(further, high, np.minimum(high, low + stride - 1))
+        good[rows], most[rows] = low, high
+        stride = np.where(further, stride * _NEXT.size, stride // _NEXT.size)
+        unsure = (low < high).nonzero()[0]
+        rows, stride = rows[unsure], stride[unsure]
     return good
 
 
@@ -81,21 +93,21 @@ def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floa
     has.
     """
     p, s, t = engine.params, engine.state, engine.traffic
-    begin = p.row[lanes] + s.head[lanes]
-    block_begin = p.block_row[lanes] + s.head[lanes]
-    rate, now = p.rate[lanes], s.now[lanes]
-    most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
-    most_prompts = s.prompts_at_head[lanes]
+    head, rate, now = s.head[lanes], p.rate[lanes], s.now[lanes]
+    begin = p.row[lanes] + head
+    last = begin - 1  # with the number of requests added: the last of them
+    if engine.paged:
+        block_begin = p.block_row[lanes] + head
+        most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
     if not engine.decode_beside_prefill:
-        most_prompts = most_prompts + p.max_tokens[lanes] - batch_tokens[lanes]
+        most_prompts = s.prompts_at_head[lanes] + p.max_tokens[lanes] - batch_tokens[lanes]
 
-    def test(rows: Ints, number: Ints) -> Bools:
-        place = begin[rows] + number
-        ok: Bools = t.arrival[place - 1] / rate[rows] <= now[rows]
+    def test(rows: Ints | slice, number: Ints) -> Bools:
+        ok: Bools = t.arrival[last[rows] + number] / rate[rows] <= now[rows]
         if engine.paged:
             ok &= t.blocks_before[block_begin[rows] + number] <= most_blocks[rows]
         if not engine.decode_beside_prefill:
-            ok &= t.prompts_before[place] <= most_prompts[rows]
+            ok &= t.prompts_before[begin[rows] + number] <= most_prompts[rows]
         return ok
 
     return largest(np.ones(lanes.size, np.int64), most + 1, test)

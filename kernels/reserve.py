@@ -61,7 +61,7 @@ def _count_several(engine: Engine, lanes: Ints, limit: Floats) -> Ints:
     most_prompts = s.prompts_at_head[lanes] + limit
     inside = 0 if engine.budgets else 1  # whether the last request must end within the limit, or only begin
 
-    def test(rows: Ints, number: Ints) -> Bools:
+    def test(rows: Ints | slice, number: Ints) -> Bools:
         place = begin[rows] + number
         ok: Bools = t.arrival[place - 1] / rate[rows] <= now[rows]
         before = t.prompts_before[place - 1 + inside]

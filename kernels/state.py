@@ -25,6 +25,12 @@ NOTHING_LEFT = float("inf")
 NO_END = float(np.iinfo(np.int32).max)
 """Tick at which a request that does not exist finishes: a lane takes fewer steps than that."""
 
+# Numbers as arrays, for the phases: with a Python number, an operation on fifty lanes takes twice as long.
+ZERO = np.array(0.0)
+ONE = np.array(1.0)
+HALF = np.array(0.5)
+NOTHING = np.array(NOTHING_LEFT)
+
 
 @dataclass
 class Traffic:
@@ -102,7 +108,6 @@ class State:
     decoding: Floats  # [L] of those, past their prefill
     context: Floats  # [L] tokens in the cache of decoding requests, the newest counted
     next_end: Floats  # [L] smallest end of its slots, NO_END without any
-    next_slot: Ints  # [L] the slot of next_end
     free: Floats  # [L] free blocks: exact in tight lanes, elsewhere a lower bound that allows for one step's growth
     used: Floats  # [L] blocks of decoding requests, valid in tight lanes
     tight: Bools  # [L] lanes whose blocks must be counted exactly
