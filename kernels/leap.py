@@ -69,7 +69,7 @@ def leap(engine: Engine, lanes: Ints | None = None) -> None:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it
         # might.
         stops &= (s.head_blocks[at] <= s.free[at]) | ~s.tight[at]
-    if engine.router is not None:
+    if engine.router is not None and busy is not None:
         arrival = np.minimum(np.where(stops, arrival, np.inf), s.horizon)
         stops = (arrival <= end) & busy
     rows = stops.nonzero()[0]
@@ -201,7 +201,8 @@ def _roofline(
 
 def _end(now: Floats, first: Floats, half: Floats, steps: Floats) -> Floats:
     """Time after `steps` steps: the first takes `first`, each further one 2 `half` more."""
-    return now + steps * (first + half * (steps - ONE))
+    end: Floats = now + steps * (first + half * (steps - ONE))
+    return end
 
 
 def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, most: Floats) -> tuple[Floats, Floats]:

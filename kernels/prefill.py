@@ -44,25 +44,25 @@ def prefill(engine: Engine) -> None:
         return
     held_by_prefills = s.prefill_blocks
     again: _Finished | None = None
-    again_tokens: Floats | float = 0.0
-    again_pairs: Floats | float = 0.0
     if engine.preempted:
         held_by_prefills = held_by_prefills.copy()
         again_tokens, again_pairs = np.zeros(first.size), np.zeros(first.size)
         again = _repeat_prefills(engine, active, share, again_tokens, again_pairs)
+        if again is not None:
+            share = share - again_tokens
         if engine.budgets:
-            _count_recomputed_prefills(engine, active, share - again_tokens)
+            _count_recomputed_prefills(engine, active, share)
 
     # Fresh prefills in order, as many as the share completes; what is left of it begins the next one.
     prompts_at_first = s.prompts_at_first
     if engine.budgets:
-        end, tokens, pairs = _cut_by_budget(engine, active, share - again_tokens)
+        end, tokens, pairs = _cut_by_budget(engine, active, share)
     else:
         end = s.head.copy()
         tokens, pairs = s.prompts_at_head - prompts_at_first, s.pairs_at_head - s.pairs_at_first
         s.prompts_at_first, s.pairs_at_first = s.prompts_at_head.copy(), s.pairs_at_head.copy()
     completed = s.prompts_at_first - prompts_at_first
-    if engine.preempted:
+    if again is not None:
         tokens, pairs = tokens + again_tokens, pairs + again_pairs
 
     step = active.astype(np.float64)
@@ -72,8 +72,8 @@ def prefill(engine: Engine) -> None:
     now = begin + seconds
     count = end - first
     started = count.astype(np.float64)
+    decoded = s.decoding * step if beside else ZERO
     if engine.log is not None:
-        decoded = s.decoding * step * beside
         emitted = started + decoded
         if again is not None:
             emitted += np.bincount(again.lanes, minlength=count.size)
@@ -92,11 +92,11 @@ def prefill(engine: Engine) -> None:
     lanes = np.zeros(0, np.int64)
     if beside:
         s.tick += step
-        s.context += s.decoding * step
+        s.context += decoded
         if engine.reserve:
             s.silent_steps += (s.head - end) * step
         elif engine.budgets:
-            s.silent_steps += (s.running - s.decoding - started) * step
+            s.silent_steps += (s.running - started) * step - decoded
             s.silent_blocks += s.prefill_blocks * step
             if again is not None:
                 np.subtract.at(s.silent_steps, again.lanes, 1.0)

@@ -45,7 +45,8 @@ def set_head(engine: Engine, lanes: Ints | slice = ALL) -> None:
 def blocks_of_top(engine: Engine, lanes: Ints) -> Floats:
     """Blocks that the preempted request at the head of the queue needs, in `lanes` that have one. [n]"""
     s = engine.state
-    return blocks_for(s.stack_tokens[lanes, s.stack_waiting[lanes] - 1], engine.params.size[lanes])
+    tokens = s.stack_tokens[lanes, s.stack_waiting[lanes] - 1].astype(np.float64)
+    return blocks_for(tokens, engine.params.size[lanes])
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
