@@ -8,6 +8,7 @@ each other.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,13 +84,19 @@ def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int 
 
     Cells share a batch when the engine advances them together (kind of system and memory, phases of the policy, whether
     the router ties instances together) and their workloads have the same length. The batches of such a group have the
-    same size, and their share of every request rate: a loaded lane takes longer than an idle one.
+    same size. Of many, each has neighbouring request rates, which costs less CPU (10 to 20 %, measured): lanes that are
+    alike end together. Of few, each has its share of every rate, so that workers end together: a loaded lane takes
+    longer than an idle one.
     """
     groups = _groups(plan, cells)
     batches = []
     for kind, count in _split(groups, workers, max_lanes).items():
-        by_rate = sorted(groups[kind].cells, key=lambda at: plan.cells[at].request_rate_rps)
-        batches += [sorted(by_rate[start::count]) for start in range(count)]
+        by_rate = sorted(groups[kind].cells, key=lambda at: -plan.cells[at].request_rate_rps)
+        if count >= 2 * workers:
+            ends = [len(by_rate) * place // count for place in range(count + 1)]
+            batches += [sorted(by_rate[begin:end]) for begin, end in itertools.pairwise(ends)]
+        else:
+            batches += [sorted(by_rate[start::count]) for start in range(count)]
     return sorted(batches, key=lambda batch: -expected_cpu_s(plan, batch))
 
 
@@ -178,8 +185,9 @@ def _makespan(seconds: Sequence[float], workers: int) -> float:
 
 def _cpu_s(group: _Group, batches: int) -> float:
     """CPU seconds of one of so many equal batches of a group."""
-    # Rounded up to whole cells, as the largest batch is.
-    lanes = group.lanes * -(-len(group.cells) // batches) / len(group.cells)
+    # Tied by the router, the lanes of a system share its events. Fitted to 2 to 100 instances, within a factor of 1.5.
+    lanes = math.sqrt(group.lanes * len(group.cells)) if group.kind.routed else group.lanes
+    lanes *= -(-len(group.cells) // batches) / len(group.cells)  # in whole cells, as the largest batch is
     return float(_REQUEST_S[group.kind.prefill_first] * group.busiest * lanes**_GROWTH)
 
 

@@ -1,6 +1,7 @@
 """Plans: which cells there are, in which order, and what their ids depend on."""
 
 import doctest
+import itertools
 import json
 
 import numpy as np
@@ -302,6 +303,15 @@ def test_batches_of_two_workers_meet_the_same_rates():
     rates = [[plan.cells[at].request_rate_rps for at in batch] for batch in make_batches(plan, plan.feasible, 2)]
     assert [len(batch) for batch in rates] == [250, 250]
     assert sum(rates[0]) == pytest.approx(sum(rates[1]), rel=0.01)
+
+
+def test_many_batches_have_neighbouring_rates():
+    plan = plan_of(workload={"request_rate_rps": list(range(1, 101))}, scheduler={"block_size": [1, 2, 4, 8, 16]})
+    batches = make_batches(plan, plan.feasible, 2, max_lanes=60)
+    assert sorted(at for batch in batches for at in batch) == plan.feasible
+    assert sorted(map(len, batches)) == [55] * 4 + [56] * 5
+    rates = sorted(sorted(plan.cells[at].request_rate_rps for at in batch) for batch in batches)
+    assert all(one[-1] <= two[0] for one, two in itertools.pairwise(rates))
 
 
 def test_groups_are_split_only_where_that_ends_the_run_sooner():
