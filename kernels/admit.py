@@ -19,7 +19,7 @@ def admit(engine: Engine) -> None:
     """Admit from the queue of every lane. Under `prefill_first` as many as one prefill batch holds."""
     p, s, t = engine.params, engine.state, engine.traffic
     ready = engine.due((s.head_arrival <= s.now) & (s.running < p.max_running))
-    batch_tokens = np.zeros(0 if engine.decode_beside_prefill else s.now.size)
+    batch_tokens = np.zeros(s.now.size * engine.some_apart)
     if engine.paged:
         ready &= _head_fits(engine, ready)
         if engine.preempted:
@@ -28,7 +28,7 @@ def admit(engine: Engine) -> None:
                 _readmit(engine, again, batch_tokens)
                 ready &= (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.stack_waiting == 0)
                 ready &= s.head_blocks <= s.free
-                if not engine.decode_beside_prefill:
+                if engine.some_apart:
                     prompt = t.prompt[p.row + s.head]
                     ready &= (batch_tokens == 0) | (batch_tokens + prompt <= p.max_tokens)
     if np.count_nonzero(ready):
@@ -43,8 +43,8 @@ def _count_free(engine: Engine, lanes: Ints) -> None:
         tick = s.tick[lanes].astype(np.int64)
         s.used[lanes] = held(engine, lanes, s.context[lanes], tick)
         s.free[lanes] = p.num_blocks[lanes] - s.used[lanes] - s.prefill_blocks[lanes]
-        if engine.decode_beside_prefill:
-            s.free[lanes] -= demand(engine, lanes, tick)
+        if engine.some_beside:
+            s.free[lanes] -= demand(engine, lanes, tick) * p.beside[lanes]
         s.tight[lanes] = True
 
 
@@ -74,13 +74,13 @@ def _readmit(engine: Engine, lanes: Ints, batch_tokens: Floats) -> None:
         tokens = s.stack_tokens[lanes, place]
         fresh = (s.left[lanes] == NOTHING).nonzero()[0]
         s.left[lanes[fresh]] = tokens[fresh]
-        if not engine.decode_beside_prefill:
+        if engine.some_apart:
             batch_tokens[lanes] += tokens
         rows = ((place > 0) & (s.running[lanes] < p.max_running[lanes])).nonzero()[0]
         lanes, free = lanes[rows], free[rows]
         blocks = blocks_of_top(engine, lanes)
         more = blocks <= free
-        if not engine.decode_beside_prefill:
+        if engine.some_apart:
             upcoming = s.stack_tokens[lanes, s.stack_waiting[lanes] - 1]
             more &= batch_tokens[lanes] + upcoming <= p.max_tokens[lanes]
         lanes, blocks = lanes[more], blocks[more]

@@ -58,7 +58,8 @@ class Totals:
 
 
 class Engine:
-    """A batch of lanes under one order of phases.
+    """A batch of lanes of one kind. Those of all policies without reserved memory are of one kind: Params.beside says
+    which of the first two rows holds.
 
     ======================  ============================================================
     kind of instance        phases of a loop, after *route* (with a router) and *wake*
@@ -99,8 +100,9 @@ class Engine:
         self.rules, self.router = rules, router
         self.watch: Callable[[Engine], Bools] | None = None
         self.gaps = gaps and rules.decodes  # whether gaps between tokens are kept
-        self.decode_beside_prefill, self.reserve = rules.decode_beside_prefill, rules.reserve
+        self.reserve = rules.reserve
         # Facts about the whole batch, so that what nobody needs is not computed.
+        self.some_beside, self.some_apart = bool((params.beside > 0).any()), bool((params.beside == 0).any())
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.communicates = bool(params.coefficients[:, 5:].any())
@@ -183,18 +185,19 @@ class Engine:
 
     def _block_phases(self) -> None:
         s, p = self.state, self.params
-        if self.decode_beside_prefill:
-            if self.paged:
-                grow(self, self.due(s.tight & (s.decoding > ZERO)).nonzero()[0])
-            admit(self)
-            prefill(self)
-        else:
-            admit(self)
-            prefill(self)
-            if self.paged:
-                decodes = s.tight & (s.decoding > ZERO) & (s.next_end > s.tick)
-                admissible = (s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free)
-                grow(self, self.due(decodes & ~admissible).nonzero()[0])
+        if self.paged and self.some_beside:
+            decodes = s.tight & (s.decoding > ZERO)
+            if self.some_apart:
+                decodes &= p.beside > ZERO
+            grow(self, self.due(decodes).nonzero()[0])
+        admit(self)
+        prefill(self)
+        if self.paged and self.some_apart:
+            decodes = s.tight & (s.decoding > ZERO) & (s.next_end > s.tick)
+            decodes &= ~((s.head_arrival <= s.now) & (s.running < p.max_running) & (s.head_blocks <= s.free))
+            if self.some_beside:
+                decodes &= p.beside == ZERO
+            grow(self, self.due(decodes).nonzero()[0])
         self._decode()
 
     def _reserved_phases(self) -> None:

@@ -29,7 +29,6 @@ def prefill(engine: Engine) -> None:
     """Run one step in every lane whose oldest prefill ends in it. Lanes without one go along as steps of no tokens
     and no time."""
     p, s, t = engine.params, engine.state, engine.traffic
-    beside = engine.decode_beside_prefill
     first = s.first_prefill
     if engine.budgets:
         share = p.budget - s.decoding
@@ -66,21 +65,24 @@ def prefill(engine: Engine) -> None:
         tokens, pairs = tokens + again_tokens, pairs + again_pairs
 
     step = active.astype(np.float64)
-    work = (s.decoding + tokens, s.context + pairs, s.context + tokens) if beside else (tokens, pairs, tokens)
+    decoding, context = s.decoding, s.context  # of requests that decode in the step
+    if engine.some_apart:
+        decoding, context = decoding * p.beside, context * p.beside
+    work = decoding + tokens, context + pairs, context + tokens
     begin = s.now
     seconds = step_seconds(engine.coefficients_of(slice(None)), *work, engine.communicates) * step
     now = begin + seconds
     count = end - first
     started = count.astype(np.float64)
-    decoded = s.decoding * step if beside else ZERO
+    decoded = decoding * step
     if engine.log is not None:
         emitted = started + decoded
         if again is not None:
             emitted += np.bincount(again.lanes, minlength=count.size)
         engine.log.prefill_step(engine, active, now, emitted, tokens + decoded, held_by_prefills)
 
-    if engine.gaps and beside:
-        gaps.decode_step(engine, active, now)
+    if engine.gaps and engine.some_beside:
+        gaps.decode_step(engine, active & (p.beside > ZERO), now)
     s.now = now if engine.rules.decodes else begin + seconds / p.stages
     s.first_prefill = end
     if engine.paged and engine.budgets:
@@ -89,25 +91,27 @@ def prefill(engine: Engine) -> None:
         )
     elif engine.paged:
         s.prefill_blocks = np.zeros(first.size)
-    lanes = np.zeros(0, np.int64)
-    if beside:
-        s.tick += step
-        s.context += decoded
-        if engine.reserve:
-            s.silent_steps += (s.head - end) * step
-        elif engine.budgets:
-            s.silent_steps += (s.running - started) * step - decoded
-            s.silent_blocks += s.prefill_blocks * step
-            if again is not None:
-                np.subtract.at(s.silent_steps, again.lanes, 1.0)
-    else:
-        s.prefill_steps += step
-        if engine.rules.decodes:
-            s.silent_steps += s.decoding * step
+    if engine.budgets and not engine.reserve:
+        s.silent_steps += (s.running - started) * step - decoded
+        s.silent_blocks += s.prefill_blocks * step
+        if again is not None:
+            np.subtract.at(s.silent_steps, again.lanes, 1.0)
+    elif engine.budgets:
+        s.silent_steps += (s.head - end) * step
+    elif engine.some_apart and engine.rules.decodes:
+        s.silent_steps += s.decoding * step - decoded
+    apart = np.zeros(0, np.int64)  # lanes whose decoding requests wait
+    if engine.some_apart:
+        waits = step * (ONE - p.beside)
+        s.prefill_steps += waits
+        s.tick += step - waits
         if engine.paged:
-            lanes = active.nonzero()[0]
-            waiting = _blocks_of_waiting_decodes(engine, lanes)
-            s.silent_blocks[lanes] += waiting
+            apart = waits.nonzero()[0]
+            waiting = _blocks_of_waiting_decodes(engine, apart)
+            s.silent_blocks[apart] += waiting
+    else:
+        s.tick += step
+    s.context += decoded
     which, request, place = spread(first, count)
     if which.size:
         cell = engine.cells(which, request)
@@ -124,12 +128,12 @@ def prefill(engine: Engine) -> None:
         start_decoding(engine, *again)
         np.add.at(s.decoding, again.lanes, 1.0)
         np.add.at(s.context, again.lanes, again.tokens + 1)
-    if lanes.size:
+    if apart.size:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
-        s.used[lanes] = waiting + held_by_prefills[lanes]
-        s.free[lanes] = p.num_blocks[lanes] - s.used[lanes]
-        s.peak[lanes] = np.maximum(s.peak[lanes], s.used[lanes])
-        s.tight[lanes] = True
+        s.used[apart] = waiting + held_by_prefills[apart]
+        s.free[apart] = p.num_blocks[apart] - s.used[apart]
+        s.peak[apart] = np.maximum(s.peak[apart], s.used[apart])
+        s.tight[apart] = True
 
 
 def _close_reserved_step(engine: Engine, active: Bools, requests: Floats, tokens: Floats) -> None:

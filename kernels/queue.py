@@ -100,14 +100,14 @@ def count_admissible(engine: Engine, lanes: Ints, most: Ints, batch_tokens: Floa
     if engine.paged:
         block_begin = p.block_row[lanes] + head
         most_blocks = s.free[lanes] + s.blocks_at_head[lanes]
-    if not engine.decode_beside_prefill:
+    if engine.some_apart:
         most_prompts = s.prompts_at_head[lanes] + p.max_tokens[lanes] - batch_tokens[lanes]
 
     def test(rows: Ints | slice, number: Ints) -> Bools:
         ok: Bools = t.arrival[last[rows] + number] / rate[rows] <= now[rows]
         if engine.paged:
             ok &= t.blocks_before[block_begin[rows] + number] <= most_blocks[rows]
-        if not engine.decode_beside_prefill:
+        if engine.some_apart:
             ok &= t.prompts_before[begin[rows] + number] <= most_prompts[rows]
         return ok
 

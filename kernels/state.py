@@ -54,7 +54,8 @@ class Traffic:
 class Rules:
     """What kind of instance the lanes of a batch are; each kind has its order of phases (engine.py).
 
-    decode_beside_prefill  steps that prefill decode too (mixed, chunked); False: they do not (prefill_first)
+    decode_beside_prefill  steps that prefill decode too (mixed, chunked); False: they do not (prefill_first). Without
+                           reserved memory each lane has its own
     reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
     prefills               False: requests come with their KV and their first token (decode instances)
     decodes                False: requests are done with their first token (prefill instances)
@@ -85,6 +86,7 @@ class Params:
     max_running: Floats
     budget: Floats  # tokens a step, NO_LIMIT without one
     max_tokens: Floats  # prompt tokens a prefill batch (prefill_first, prefill instances)
+    beside: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients
 

@@ -50,8 +50,7 @@ class StepLog:
         if engine.paged:
             tick = s.tick[lane].astype(np.int64)
             blocks = blocks + held(engine, lane, s.context[lane], tick)
-            if engine.decode_beside_prefill:
-                blocks = blocks + demand(engine, lane, tick)
+            blocks = blocks + demand(engine, lane, tick) * engine.params.beside[lane]
             blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
         elif engine.reserve:
             blocks = s.reserved[lane]

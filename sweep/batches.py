@@ -25,7 +25,7 @@ BATCH_BYTES = 400_000_000
 
 # CPU seconds for each request of the longest workload, times lanes ** _GROWTH. Fitted to batches of 1 to 1000 lanes of
 # the quickstart's kind, and of the Azure trace; load, memory and machine each move them by a factor of up to two.
-_REQUEST_S = {False: 0.29e-3, True: 0.21e-3}  # by prefill_first
+_REQUEST_S = 0.25e-3
 _GROWTH = 0.42
 _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
@@ -38,7 +38,7 @@ class _Kind(NamedTuple):
     requests: int  # of the workload
     system: str
     reserve: bool  # the memory is reserved
-    prefill_first: bool
+    prefill_first: bool | None  # of reserved memory; without, all policies share batches
     routed: bool  # instances are tied together at each arrival
 
 
@@ -82,11 +82,11 @@ def default_workers(plan: Plan, cells: Sequence[int], cores: int) -> int:
 def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int = MAX_LANES) -> list[list[int]]:
     """Positions of cells in batches, the heaviest first, so many of them that the workers should end soonest.
 
-    Cells share a batch when the engine advances them together (kind of system and memory, phases of the policy, whether
-    the router ties instances together) and their workloads have the same length. The batches of such a group have the
-    same size. Of many, each has neighbouring request rates, which costs less CPU (10 to 20 %, measured): lanes that are
-    alike end together. Of few, each has its share of every rate, so that workers end together: a loaded lane takes
-    longer than an idle one.
+    Cells share a batch when the engine advances them together (kind of system and memory, the policy under reserved
+    memory, whether the router ties instances together) and their workloads have the same length. The batches of such a
+    group have the same size. Of many, each has neighbouring request rates, which costs less CPU (10 to 20 %, measured):
+    lanes that are alike end together. Of few, each has its share of every rate, so that workers end together: a loaded
+    lane takes longer than an idle one.
     """
     groups = _groups(plan, cells)
     batches = []
@@ -143,7 +143,7 @@ def _kind_of(plan: Plan, at: int) -> _Kind:
         len(cell.traffic.workload),
         setup.kind,
         setup.options["memory"] == "reserve",
-        setup.options["policy"] == "prefill_first",
+        setup.options["policy"] == "prefill_first" if setup.options["memory"] == "reserve" else None,
         setup.n_lanes > setup.n_instances
         or (setup.n_instances > 1 and setup.layout["router"] not in (None, *SPLIT_ROUTERS)),
     )
@@ -188,7 +188,7 @@ def _cpu_s(group: _Group, batches: int) -> float:
     # Tied by the router, the lanes of a system share its events. Fitted to 2 to 100 instances, within a factor of 1.5.
     lanes = math.sqrt(group.lanes * len(group.cells)) if group.kind.routed else group.lanes
     lanes *= -(-len(group.cells) // batches) / len(group.cells)  # in whole cells, as the largest batch is
-    return float(_REQUEST_S[group.kind.prefill_first] * group.busiest * lanes**_GROWTH)
+    return float(_REQUEST_S * group.busiest * lanes**_GROWTH)
 
 
 def _start_s(workers: int) -> float:

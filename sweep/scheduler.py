@@ -196,7 +196,7 @@ def run_scheduler(
 
 
 def new_engine(lanes: Sequence[Lane]) -> Engine:
-    """The engine of lanes that share an order of phases, before its first step; for a look at how it moves."""
+    """The engine of lanes, before its first step; for a look at how it moves."""
     queues = Queues(lanes)
     stages = [lane.stage("colocated", queues.queues[queues.of_system[i]]) for i, lane in enumerate(lanes)]
     stages = [replace(stage, rate=rate) for stage, rate in zip(stages, queues.rate.tolist(), strict=True)]

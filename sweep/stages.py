@@ -8,7 +8,7 @@ longest queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +86,11 @@ class Stage:
     draw_stage: int = 0
 
     @property
+    def kind(self) -> Rules:
+        """Stages of one kind can advance together."""
+        return self.rules if self.rules.reserve else replace(self.rules, decode_beside_prefill=True)
+
+    @property
     def routed(self) -> bool:
         """Whether requests are routed while the instances run."""
         return self.lanes > 1 or (self.instances > 1 and self.router not in _SPLIT)
@@ -123,7 +128,7 @@ def run_stages(
     tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
     runs: dict[tuple[Rules, bool], list[int]] = {}
     for i, stage in enumerate(stages):
-        runs.setdefault((stage.rules, stage.routed), []).append(i)
+        runs.setdefault((stage.kind, stage.routed), []).append(i)
     lanes = sum(stage.instances * stage.lanes for stage in stages)
     results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, gaps)
     counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
@@ -190,7 +195,7 @@ class Batch:
 
     def __init__(self, stages: list[Stage], routed: bool) -> None:
         self.stages, self.routed = stages, routed
-        self.rules = stages[0].rules
+        self.rules = stages[0].kind
         self.counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
         self.stage_of_lane = np.repeat(np.arange(len(stages)), self.counts)
         self.queues: list[Queue] = []  # the distinct ones
@@ -240,6 +245,7 @@ class Batch:
             max_running=_limits([stage.max_running for stage in per_lane]),
             budget=_limits([stage.token_budget for stage in per_lane]),
             max_tokens=_limits([stage.max_tokens for stage in per_lane]),
+            beside=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=np.array([coefficients[stage.step] for stage in per_lane]).reshape(lanes, -1),
         )
