@@ -16,12 +16,13 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_WATCH_S = 0.5  # between two looks of a worker at its parent
+_WATCH_S = 0.5  # between two looks of a worker at its parent, and of the parent at its workers
+_NOTICE_S = 5.0  # in which joblib notices the death of a worker, if it does
 _HOPELESS = 5  # tasks that each end their worker, alone, before anything has an outcome: it is not the tasks
 
 
@@ -161,12 +162,13 @@ class Processes:
         watch = {"initializer": end_with, "initargs": (os.getpid(),)}
         with parallel_config("loky", inner_max_num_threads=1, **watch):
             parallel = Parallel(n_jobs=self.workers, return_as="generator_unordered", batch_size=1)
-            outcomes = None
+            outcomes, over = None, threading.Event()
             try:
                 with interrupts(), _interrupts_blocked():
                     outcomes = parallel(delayed(run_numbered)(number, task) for number, task in feed)
+                threading.Thread(target=_watch_workers, args=(parallel, over), daemon=True).start()
                 while True:
-                    with interrupts(_kill_workers):
+                    with interrupts(lambda: _kill_workers(parallel)):
                         result = next(outcomes, None)
                     if result is None:
                         return
@@ -174,11 +176,12 @@ class Processes:
             except Exception as error:
                 raise WorkerDied(worker_reason(error)) from None
             finally:
+                over.set()
                 running = bool(feed.stop())
                 if outcomes is not None:
                     with suppress(Exception), warnings.catch_warnings():  # stopping is no part of the result
                         warnings.simplefilter("ignore")
-                        while running and _kill_workers() and next(outcomes, None) is not None:
+                        while running and _kill_workers(parallel) and next(outcomes, None) is not None:
                             pass
                         outcomes.close()
 
@@ -197,7 +200,7 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _kill_workers() -> int:
+def _kill_workers(parallel: Any) -> int:
     """Kill all workers, and return how many. joblib learns of it as of any other death.
 
     Its own way takes down what workers need to start, and those that still do would print where they were.
@@ -207,7 +210,21 @@ def _kill_workers() -> int:
         if process.pid is not None:
             with suppress(OSError):  # it has ended by itself
                 os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    # One may have died in the middle of a large outcome. The rest of it is waited for as long as somebody could write
+    # it, and this process holds that end of the pipe, too.
+    with suppress(AttributeError, OSError):
+        parallel._backend._workers._result_queue._writer.close()
     return len(workers)
+
+
+def _watch_workers(parallel: Any, over: threading.Event) -> None:
+    """Kill the others when a worker has died and that is not noticed, as in the middle of a large outcome."""
+    while not over.wait(_WATCH_S):
+        with suppress(AttributeError):
+            workers = list((parallel._backend._workers._processes or {}).values())
+            if any(process.exitcode not in (None, 0) for process in workers) and not over.wait(_NOTICE_S):
+                _kill_workers(parallel)
+                return
 
 
 @contextmanager

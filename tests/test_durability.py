@@ -451,7 +451,7 @@ def small_disk(folder):
 
     yield resize
     if disk.is_mount():
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["umount", "--lazy", disk], check=True)  # a process that hangs may still be there
 
 
 FULL = (

@@ -458,7 +458,7 @@ def test_ctrl_c_keeps_the_rounds_that_ended(tmp_path, monkeypatch):
     rounds = iter(range(100))
 
     def interrupt(lanes, **options):
-        if next(rounds) == 4:  # two batches a round: in the third
+        if next(rounds) == 2:  # a batch a round: in the third
             raise KeyboardInterrupt
         return run_systems(lanes, **options)
 

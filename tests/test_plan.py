@@ -285,7 +285,7 @@ def test_selections_that_cannot_be(selection, words):
 
 
 @pytest.mark.parametrize(("workers", "max_lanes"), [(1, 1000), (2, 1000), (2, 3), (3, 7)])
-def test_batches_hold_every_cell_once_and_share_phases_and_length(workers, max_lanes):
+def test_batches_hold_every_cell_once_and_share_kind_and_length(workers, max_lanes):
     plan = plan_of(
         workload={"n_requests": [10, 20], "request_rate_rps": [1, 2, 3, 4, 5, 6]},
         scheduler={"policy": ["mixed", "chunked", "prefill_first"]},
@@ -294,7 +294,6 @@ def test_batches_hold_every_cell_once_and_share_phases_and_length(workers, max_l
     assert sorted(at for batch in batches for at in batch) == plan.feasible
     for batch in batches:
         assert len(batch) <= max_lanes
-        assert len({plan.cells[at].setup.options["policy"] == "prefill_first" for at in batch}) == 1
         assert len({len(plan.cells[at].traffic.workload) for at in batch}) == 1
 
 
@@ -315,9 +314,18 @@ def test_many_batches_have_neighbouring_rates():
 
 
 def test_groups_are_split_only_where_that_ends_the_run_sooner():
-    """One phase order is one batch for one worker; two of them are one batch a worker."""
-    plan = plan_of(workload={"request_rate_rps": list(range(1, 101))}, scheduler={"policy": ["mixed", "prefill_first"]})
+    """All policies are one batch for one worker, and one a worker for two; two lengths are one batch a worker."""
+    rates = list(range(1, 101))
+    plan = plan_of(workload={"request_rate_rps": rates}, scheduler={"policy": ["mixed", "prefill_first"]})
+    assert [len(make_batches(plan, plan.feasible, workers)) for workers in (1, 2)] == [1, 2]
+    plan = plan_of(workload={"request_rate_rps": rates, "n_requests": [20, 19]})
     assert [len(make_batches(plan, plan.feasible, workers)) for workers in (1, 2)] == [2, 2]
+
+
+def test_policies_share_a_batch_but_under_reserved_memory():
+    policies = {"policy": ["prefill_first", "chunked"], "memory": "reserve", "chunk_budget": 512}
+    plan = plan_of(system={"kind": "colocated"}, scheduler=policies)
+    assert len(make_batches(plan, plan.feasible, 1)) == 2
 
 
 def test_batches_keep_to_the_memory_limit(monkeypatch):
@@ -344,7 +352,7 @@ def test_the_estimate_of_the_quickstart_is_near_what_it_took():
     plan = expand(load_experiment("quickstart"))
     for workers in (1, 2):
         batches = make_batches(plan, plan.feasible, workers)
-        assert [len(batch) for batch in batches] == [384, 192]
+        assert [len(batch) for batch in batches] == [576 // workers] * workers
         assert estimate(plan, batches, workers).cpu_s == pytest.approx(12 + workers * 1.0, rel=0.15)
 
 
