@@ -266,6 +266,8 @@ def worker_reason(error: BaseException) -> str:
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
     if codes:
         return f"WorkerDied: the worker process ended in the middle, with exit code {codes[1]}"
+    if "un-serialize" in str(error):  # outcomes pickle, but one of them was cut off
+        return "WorkerDied: the worker process ended while it handed over its outcome"
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
