@@ -25,8 +25,8 @@ BATCH_BYTES = 400_000_000
 
 # CPU seconds for each request of the longest workload, times lanes ** _GROWTH. Fitted to batches of 1 to 1000 lanes of
 # the quickstart's kind, and of the Azure trace; load, memory and machine each move them by a factor of up to two.
-_REQUEST_S = 0.25e-3
-_GROWTH = 0.42
+_REQUEST_S = 0.27e-3
+_GROWTH = 0.44
 _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
 _WORTH = 0.9  # a further worker or batch that leaves more than this share of the time is not worth its CPU
