@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from servesweep import Disaggregated, Lane, StepModel, link
+from servesweep import Colocated, Disaggregated, Lane, StepModel, link
 from servesweep.runs import LaneResults, System
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -44,7 +44,8 @@ def run_oracle(system: System, times: StepTimes) -> Sequence[oracle.Sequence]:
     """The requests of a scheduler or a serving system, in the order of its workload, with what happened to them."""
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
-    if isinstance(system, Lane):
+    alone = isinstance(system, Colocated) and system.n_instances == 1 and system.memory != "reserve"
+    if isinstance(system, Lane) or alone:
         limits: dict[str, Any] = {"block_size": system.block_size, "num_blocks": system.num_blocks}
         if system.token_budget is not None:
             limits["token_budget"] = system.token_budget
