@@ -11,7 +11,7 @@ import numpy as np
 
 from .batches import BATCH_BYTES, BYTES_PER_REQUEST
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
-from .capacity import expected_rate
+from .capacity import averages, expected_rate
 from .endings import ENDINGS, finding, wilson_interval
 from .metrics import MEASURES, SLOS
 from .plan import Plan, content_id
@@ -43,7 +43,11 @@ class Searches:
         self.plan, self.start, self.criterion, self.facts = plan, start, criterion, facts
         self.target = criterion.target
         self.states = dict.fromkeys(plan.feasible, start)
-        self.expected = {at: expected_rate(plan.cells[at].system()) for at in self.states}
+        traffics = {id(cell.traffic): cell.traffic for cell in plan.cells}
+        known = {key: averages(traffic.workload) for key, traffic in traffics.items()}
+        self.expected = {
+            at: expected_rate(plan.cells[at].system(), known[id(plan.cells[at].traffic)]) for at in self.states
+        }
         self.asked: dict[int, list[float]] = {at: [] for at in self.states}  # rates that a search asked for, in order
         self.attained: dict[int, dict[float, float]] = {at: {} for at in self.states}
         self.errors: dict[int, str] = {}

@@ -10,9 +10,9 @@ import pytest
 import servesweep.tasks as tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servesweep import ConfigError, attainment, find_goodput, load, max_rate, run_systems
+from servesweep import ConfigError, attainment, find_goodput, load, make_workload, max_rate, run_systems
 from servesweep.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
-from servesweep.capacity import expected_rate
+from servesweep.capacity import averages, expected_rate
 from servesweep.endings import ENDINGS, wilson_interval
 from servesweep.goodput import Question, SearchInterrupted, parse_slos, searched_plan
 from servesweep.metrics import SLOS
@@ -195,7 +195,7 @@ def test_what_a_system_is_expected_to_serve_is_about_what_it_serves():
         system = cell.system()
         flood = run_systems([replace(system, rate=1000.0)]).result(0)
         served = len(flood) / (np.nanmax(flood.finish_s) - flood.arrival_s[0])
-        assert 0.5 * served < expected_rate(system) < 1.3 * served
+        assert 0.5 * served < expected_rate(system, averages(system.workload)) < 1.3 * served
 
 
 def test_rates_ahead_fall_with_the_number_of_searches():
@@ -523,3 +523,19 @@ def test_a_search_without_an_slo_is_refused(tmp_path):
     bare = {key: value for key, value in GRID.items() if key != "slo"}
     with pytest.raises(ConfigError, match="config: slo: must be given, as --slo ttft:200 tpot:50, or by keys of"):
         find_goodput(bare, **QUIET, out=tmp_path)
+
+
+def test_what_is_to_be_expected_of_other_systems():
+    def rate(**system):
+        table = {key: value for key, value in GRID.items() if key != "scheduler"}
+        plan = searched_plan({**table, **system}, Question())
+        return [expected_rate(cell.system(), averages(cell.traffic.workload)) for cell in plan.cells]
+
+    (one,) = rate(system={"kind": "colocated"}, slo={"ttft_ms": 100})
+    (four,) = rate(system={"kind": "colocated", "n_instances": 4}, slo={"ttft_ms": 100})
+    assert four == pytest.approx(4 * one)
+    assert rate(system={"kind": "disaggregated"}, slo={"ttft_ms": 100}) == [None]
+    (prefill,) = rate(system={"kind": "prefill_only"}, slo={"ttft_ms": 100})
+    (decode,) = rate(system={"kind": "decode_only"}, slo={"tpot_ms": 100})
+    assert one < min(prefill, decode)
+    assert averages(make_workload(0, 1.0, 100, 10)) is None
