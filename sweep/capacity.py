@@ -13,7 +13,7 @@ from .stages import MOST, Queue, Stage
 from .workloads import Workload
 
 _SHARE = 0.8  # of the rate by averages that meets usual SLOs: the middle of those measured, half of them within 14 %
-_NOTHING = Queue(np.zeros(0), *(np.zeros(0, np.int64) for _ in range(3)))
+_NOTHING = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Averages(NamedTuple):
