@@ -1,7 +1,8 @@
-"""What a sweep costs beside its simulations: python benchmarks/sweep_overhead.py [REQUESTS] [WORKERS] [DIRECTORY]
+"""What a sweep costs beside its simulations: python benchmarks/sweep_overhead.py [REQUESTS] [WORKERS] [SEEDS]
 
-Sweeps 20,736 cells of so many requests (500), and compares the CPU time of all its processes with the CPU time inside
-batches. The rest is the runner's own: start of the workers, plan, tasks, journal, tables.
+Sweeps 6,912 cells a seed (3) of so many requests (500) with so many workers (2), and compares the CPU time of all its
+processes with the CPU time inside batches. The rest is the runner's own: start of the workers, plan, tasks, journal,
+tables.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import servesweep
 
@@ -22,7 +24,6 @@ SWEEP = {
         "kind": "synthetic",
         "prompt": {"mean": 400, "sigma": 0.8, "lo": 16, "hi": 4000},
         "output": {"mean": 150, "sigma": 0.8, "lo": 2, "hi": 1000},
-        "seed": [0, 1, 2],
         "request_rate_rps": {"from": 1, "to": 32, "count": 36},
     },
     "instance": {
@@ -41,12 +42,14 @@ def cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
-def main(requests: int = 500, workers: int = 2, out: str | None = None) -> None:
-    directory = Path(out or tempfile.mkdtemp())
+def main(requests: int = 500, workers: int = 2, seeds: int = 3) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        measure({"n_requests": requests, "seed": list(range(seeds))}, workers, Path(directory))
+
+
+def measure(settings: dict[str, Any], workers: int, directory: Path) -> None:
     began = time.perf_counter()
-    run = servesweep.run_grid(
-        SWEEP, settings={"n_requests": requests}, workers=workers, out=directory, fresh=True, progress=True
-    )
+    run = servesweep.run_grid(SWEEP, settings=settings, workers=workers, out=directory, fresh=True, progress=True)
     from joblib.externals.loky import get_reusable_executor
 
     if workers > 1:
@@ -63,10 +66,9 @@ def main(requests: int = 500, workers: int = 2, out: str | None = None) -> None:
         if path.is_file():
             print(f"{path.name}: {path.stat().st_size:,} bytes, {path.stat().st_size / run.counts['cells']:.0f} a cell")
     again = time.process_time()
-    reused = servesweep.run_grid(SWEEP, settings={"n_requests": requests}, out=directory, progress=False)
+    reused = servesweep.run_grid(SWEEP, settings=settings, out=directory, progress=False)
     print(f"again: {reused.counts['reused']:,} reused in {time.process_time() - again:.1f} s of CPU")
 
 
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:3]]
-    main(*numbers, *sys.argv[3:4])
+    main(*map(int, sys.argv[1:]))
