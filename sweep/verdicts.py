@@ -2,10 +2,9 @@
 
 A verdict falls with the first D requests of the window, in order of arrival, of which so many meet the SLOs, or miss
 them, that whatever the others do, the attainment is beyond chance above the target, or below it (the intervals of
-endings.py). A request is counted when what becomes of it is certain: when it has finished, or
-when it has missed, which a late first token, or none by now, shows before. D, and the share of the D requests that meet
-the SLOs, follow from the simulated times alone: how often the engine is looked at, and with whom a system shares a
-batch, do not matter.
+endings.py). A request is counted when what becomes of it is certain: when it has finished, or when it has missed, which
+a late first token, or none by now, shows before. D, and the share of the D requests that meet the SLOs, follow from the
+simulated times alone: how often the engine is looked at, and with whom a system shares a batch, do not matter.
 
 C systems, R rows of an engine's outcome, Q queues, S conditions: one for all SLOs together, or one for each.
 """
