@@ -20,7 +20,7 @@ from .verdicts import Criterion
 
 ENOUGH_REQUESTS = 2000
 MOST_AHEAD = 31  # rates of one search in a round
-ROUND_LANES = 900  # what a round costs whatever is in it, in lanes; measured, and between 600 and 1500
+ROUND_LANES = 900  # what a round costs whatever is in it, in lanes: 500 to 1,100 by loops of 50 and of 1,000 lanes
 TO_THE_END = 6  # halvings that follow: a probe with fewer is likely to be next to the answer, and runs to its end
 LEAST_CHANCE = 1 / ROUND_LANES  # a rate that is needed with a lower one is not simulated ahead
 INTERVAL = ("attainment_low", "attainment_high")

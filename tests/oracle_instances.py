@@ -4,6 +4,7 @@ A step of decodes costs O(1) whatever its batch. It imports nothing of the packa
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -57,7 +58,7 @@ class Instance:
         return unit
 
 
-class Unit:
+class Unit(ABC):
     """What takes steps: a whole instance, or one of the pp lanes of a decode instance."""
 
     instance: Instance
@@ -84,15 +85,17 @@ class Unit:
             self.instance.trace.append(Step(self, start, end, *state))
         return end
 
+    @abstractmethod
     def join(self, request: Request) -> None:
-        raise NotImplementedError
+        """Take in a request."""
 
+    @abstractmethod
     def begin(self, now: float) -> float | None:
         """Start the next step. Returns its end; None when idle."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, now: float) -> None:
-        raise NotImplementedError
+        """End the step under way."""
 
 
 class PrefillInstance(Unit):
