@@ -144,7 +144,6 @@ def test_a_search_asks_for_the_rates_of_max_rate(boundary, lo, wide, iters):
 def test_what_is_simulated_ahead_contains_what_is_asked_next(boundary, count, iters, expected, least):
     start = search = Search(0.05, 64.0, iters)
     attained = {}
-    rounds = 0
     while not search.ended:
         ahead = likely_rates(search, attained, 0.9, count, expected=expected, least=least)
         rates = [rate for _, rate, _ in ahead]
@@ -158,13 +157,27 @@ def test_what_is_simulated_ahead_contains_what_is_asked_next(boundary, count, it
         assert all(state.rate == rate for _, rate, state in ahead)
         attained |= {rate: 0.95 if rate <= boundary else 0.6 for rate in rates}
         search, asked = walked(start, attained, 0.9)
-        rounds += 1
     assert (search, asked) == bisected(boundary, start)
     passing, failing = next_to_answer(search, asked, attained, 0.9)
     assert passing is None or attained[passing] >= 0.9
     assert failing is None or attained[failing] < 0.9
-    if expected is None and least == 0:
-        assert rounds <= 2 + -(-iters // int(math.log2(count + 1)))
+
+
+@given(st.floats(0.01, 100), st.sampled_from([3, 6, 12, 30]), st.integers(1, 40), st.integers(0, 14))
+def test_where_attainment_falls_smoothly_looking_ahead_takes_no_more_rounds_than_without_guesses(
+    boundary, steepness, count, iters
+):
+    def attainment(rate):
+        return 1 / (1 + math.exp(min(steepness * math.log(rate / boundary) - math.log(9), 700)))  # 0.9 at the boundary
+
+    start = search = Search(0.05, 64.0, iters)
+    attained = {}
+    rounds = 0
+    while not search.ended:
+        attained |= {rate: attainment(rate) for _, rate, _ in likely_rates(search, attained, 0.9, count)}
+        search, _ = walked(start, attained, 0.9)
+        rounds += 1
+    assert rounds <= 2 + -(-iters // int(math.log2(count + 1)))  # 2^j - 1 rates are j halvings
 
 
 def test_seven_rates_are_three_halvings():
