@@ -14,10 +14,12 @@ from .finish import finish
 from .gaps import BINS
 from .grow import grow
 from .leap import leap
+from .passing import pass_finishes
 from .prefill import prefill
 from .queue import set_head, spread
 from .reserve import join, take
 from .router import Router
+from .slots import new_slots, widened
 from .state import (
     NO_LIMIT,
     ZERO,
@@ -31,13 +33,11 @@ from .state import (
     Traffic,
     compact,
     new_state,
-    widen_slots,
 )
 from .steplog import StepLog
 from .steptime import StepCoefficients
 
 _FEW_SLOTS = 16
-_WORTHWHILE = 8  # go round once more for an eighth of the lanes
 _AT_A_TIME = 2**15  # requests whose sums are taken together
 _LOOK = 32  # loops between two looks of a watch: a look costs about as much as one loop
 _FEW_RAMPS = 2**18  # numbers that may be written out so that they are found faster
@@ -122,8 +122,9 @@ class Engine:
         residues = max(block_sizes) if self.paged else 1
         stack = most_running if self.paged else 0
         bins = BINS if self.gaps else 0
-        self.state: State = new_state(lanes, min(most_running, _FEW_SLOTS), stack, residues, residue_type, bins)
-        self.slots = np.array(self.state.slot_end.shape[1])  # arrays for the reason of state.ONE
+        slots = new_slots(lanes, min(most_running, _FEW_SLOTS))
+        self.state: State = new_state(slots, stack, residues, residue_type, bins)
+        self.slots = np.array(slots.shape[1])  # of a row of State.slots; arrays for the reason of state.ONE
         self.residues = np.array(residues)
         self.gap_counts = np.zeros((lanes, bins))  # of lanes that are done
         if not rules.reserve:
@@ -212,33 +213,25 @@ class Engine:
             self._decode()
 
     def _decode(self) -> None:
-        """Leap and finish; and again in lanes that only decode on, as long as it pays to go round for them.
-
-        For such a lane the next loop would do exactly this, so it makes no difference when its turn comes.
-        """
         s = self.state
+        if self.log is None and not self.gaps:  # which look at every leap
+            pass_finishes(self)
         leap(self)
-        if self.router is not None:
-            return
-        lanes = finish(self, (s.next_end == s.tick).nonzero()[0])
-        while lanes.size * _WORTHWHILE > s.now.size:
-            if self.paged:
-                grow(self, lanes[s.tight[lanes].nonzero()[0]])
-            leap(self, lanes)
-            lanes = finish(self, lanes[(s.next_end[lanes] == s.tick[lanes]).nonzero()[0]])
+        if self.router is None:
+            finish(self, (s.next_end == s.tick).nonzero()[0])
 
     def totals(self) -> Totals:
         """Of the lanes that are done, 0 of those that were stopped; NaN elsewhere."""
         return Totals(*self._totals)
 
     def make_room(self, places: Ints) -> None:
-        """Have all of these places for decoding requests in every lane."""
-        have = self.state.slot_end.shape[1]
+        """Have all of these places for decoding requests in every lane, from 1."""
+        have = self.state.slots.shape[1] - 1
         if have < self._most_running and places.size:
-            slots = int(places.max()) + 1
-            if slots > have:
-                widen_slots(self.state, max(slots, 2 * have))
-                self.slots = np.array(self.state.slot_end.shape[1])
+            needed = int(places.max())
+            if needed > have:
+                self.state.slots = widened(self.state.slots, max(needed, 2 * have))
+                self.slots = np.array(self.state.slots.shape[1])
 
     def ramps(self, begin: Ints) -> npt.NDArray[np.floating]:
         """Rows of `ramp` from `begin` [n] on, [n, B]."""

@@ -6,50 +6,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import gaps
 from .blocks import blocks_for, residue_of
-from .state import NO_END, NOTHING, ONE, ZERO, Ints
+from .slots import FREE, end_of, next_end, next_to_finish, request_of
+from .state import ONE, ZERO, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
 
+_MOSTLY = 3  # requests of a lane that may end in one step before more are looked at
 
-def finish(engine: Engine, lanes: Ints) -> Ints:
-    """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one. Returns lanes that now
-    only decode on: somebody is left, and nobody waits or is in prefill.
-    """
+
+def finish(engine: Engine, lanes: Ints) -> None:
+    """Let go of the requests that end at their lane's tick, in `lanes`, each of which has one."""
     p, s, t = engine.params, engine.state, engine.traffic
     if not lanes.size:
-        return lanes
-    first, tick, decoding = lanes, s.tick[lanes], s.decoding[lanes]
-    begin = lanes * engine.slots
-    slot_end, ends = s.slot_end.ravel(), s.slot_end.take(lanes, axis=0)
-    found = (ends == tick.astype(np.int32)[:, None]).ravel().nonzero()[0]
-    ends.ravel()[found] = NO_END
-    row = found // engine.slots
-    slot = found - row * engine.slots
-    if row.size == lanes.size:  # one a lane
-        decoding -= ONE
-        place = decoding.astype(np.int64)
-    else:
-        number = np.bincount(row)
-        decoding -= number
-        place = np.arange(row.size) + (decoding.astype(np.int64) - (number.cumsum() - number))[row]
-        lanes, tick, begin = lanes[row], tick[row], begin[row]
-    index = begin + slot
-    slot_end[index] = NO_END
-    s.slot_order.ravel()[begin + place] = slot
-    s.decoding[first] = decoding
-    s.next_end[first] = ends.ravel()[np.arange(first.size) * engine.slots + ends.argmin(axis=1)]
-    request = s.slot_request.ravel()[index]
-    now = s.now[lanes]
+        return
+    tick, width = s.tick[lanes], s.running.size
+    index, slot, ending = _ending(engine, lanes, tick)
+    number = ending.sum(axis=0)
+    decoding = s.decoding[lanes] - number
+    s.decoding[lanes] = decoding
+    s.running[lanes] -= number
+    s.next_end[lanes] = next_end(engine, lanes, decoding)
+    found = ending.ravel().nonzero()[0]
+    s.slots.ravel()[index.ravel()[found]] = FREE
+    request, which = request_of(slot.ravel()[found]), found % lanes.size
+    lanes, tick = lanes[which], tick[which]
     total = t.total[p.row[lanes] + request]
-    cells = engine.cells(lanes, request)
-    engine.outcome.finish_s[cells] = now
-    if engine.gaps:
-        gaps.keep(engine, index, cells)
-    width = s.running.size
-    s.running -= np.bincount(lanes, minlength=width)
+    engine.outcome.finish_s[engine.cells(lanes, request)] = s.now[lanes]
     tokens = np.bincount(lanes, total, width)
     s.context -= tokens
     if engine.router is not None:
@@ -65,9 +49,15 @@ def finish(engine: Engine, lanes: Ints) -> Ints:
             blocks = np.bincount(lanes, blocks_for(held[tight], p.size[lanes]), width)
             s.used -= blocks
             s.free += blocks
-    carry_on = (s.head_arrival[first] > s.now[first]) & (decoding > ZERO)
-    if engine.budgets:
-        carry_on &= s.left[first] == NOTHING
-    if engine.waits:
-        carry_on &= s.lane_head[first] == s.joined[first]
-    return first[carry_on.nonzero()[0]]
+
+
+def _ending(engine: Engine, lanes: Ints, tick: Floats) -> tuple[Ints, Ints, Bools]:
+    """The next slots to finish as `next_to_finish` gives them, and which of them end at `tick` [n]; all that do are
+    among them."""
+    count = _MOSTLY
+    while True:
+        index, slot, decoding = next_to_finish(engine, lanes, np.arange(float(count))[:, None])
+        found: Bools = (end_of(slot) == tick) & (decoding > ZERO)
+        if not np.count_nonzero(found[-1]):
+            return index, slot, found
+        count *= 2

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from .state import NO_END, Bools, Floats, Ints
+from .queue import spread
+from .slots import request_of
+from .state import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -35,63 +36,66 @@ def middles_s() -> Floats:
     return middles
 
 
-def start(engine: Engine, lanes: Ints, index: Ints, cells: Ints, emits: bool) -> None:
-    """Requests take the slots `index` of the flattened slots; with `emits` their prefill has just made a token, else
-    they got their first one earlier. All [n]."""
+def start(engine: Engine, lanes: Ints, cells: Ints, emits: bool) -> None:
+    """Requests begin to decode; with `emits` their prefill has just made a token, else they got their first one
+    earlier. All [n]."""
     s, outcome = engine.state, engine.outcome
-    longest = np.zeros(lanes.size)
-    last = s.now[lanes] if emits else outcome.first_token_s[cells]
-    if emits and engine.preempted:
-        before = outcome.last_token_s[cells]
-        again = (~np.isnan(before)).nonzero()[0]
-        gap = last[again] - before[again]
-        longest[again] = np.maximum(outcome.gap_s[cells[again]], gap)
-        np.add.at(s.gap_counts, (lanes[again], bin_of(gap)), 1)
-    s.slot_last.ravel()[index] = last
-    s.slot_gap.ravel()[index] = longest
-
-
-def keep(engine: Engine, index: Ints, cells: Ints) -> None:
-    """Requests leave the slots `index`, finished or preempted. [n]"""
-    s, outcome = engine.state, engine.outcome
-    outcome.gap_s[cells] = s.slot_gap.ravel()[index]
-    outcome.last_token_s[cells] = s.slot_last.ravel()[index]
+    if not emits:
+        outcome.gap_s[cells], outcome.last_token_s[cells] = 0, outcome.first_token_s[cells]
+        return
+    now = s.now[lanes]
+    gap = np.zeros(lanes.size)
+    again = (~np.isnan(outcome.last_token_s[cells])).nonzero()[0]  # preempted since
+    if again.size:
+        gap[again] = now[again] - outcome.last_token_s[cells[again]]
+        np.add.at(s.gap_counts, (lanes[again], bin_of(gap[again])), 1)
+    outcome.gap_s[cells] = np.fmax(outcome.gap_s[cells], gap)
+    outcome.last_token_s[cells] = now
 
 
 def decode_step(engine: Engine, active: Bools, end: Floats) -> None:
     """All decoding requests of the lanes `active` emit a token at `end`. All [L]."""
-    lanes = (active & (engine.state.decoding > 0)).nonzero()[0]
-    if lanes.size:
-        _first_gaps(engine, lanes, end[lanes], np.ones(lanes.size, np.bool_))
-        engine.state.slot_last[lanes] = end[lanes][:, None]
+    row, cells = _decoding(engine, active.nonzero()[0])
+    if cells.size:
+        lane = active.nonzero()[0][row]
+        gap = _first_gaps(engine, cells, end[lane])
+        np.add.at(engine.state.gap_counts, (lane, bin_of(gap)), 1)
+        engine.outcome.last_token_s[cells] = end[lane]
 
 
-def leap(engine: Engine, lanes: Ints | slice, steps: Floats, first: Floats, half: Floats, end: Floats) -> None:
-    """All decoding requests of `lanes` emit `steps` tokens, the last at `end`; called before the clock moves. [n]"""
-    s = engine.state
-    rows = ((steps > 0) & (s.decoding[lanes] > 0)).nonzero()[0]
-    if not rows.size:
+def leap(engine: Engine, steps: Floats, first: Floats, half: Floats, end: Floats) -> None:
+    """All decoding requests of every lane emit `steps` tokens, the last at `end`; called before the clock moves.
+    [L]"""
+    s, last = engine.state, engine.outcome.last_token_s
+    lanes = ((steps > 0) & (s.decoding > 0)).nonzero()[0]
+    if not lanes.size:
         return
-    lane = rows if isinstance(lanes, slice) else lanes[rows]
-    steps, first, half, end = steps[rows], first[rows], half[rows], end[rows]
-    begin = s.now[lane]
-    free = s.slot_end[lane] == NO_END
-    late = ~((s.slot_last[lane] == begin[:, None]) | free).all(axis=1)
-    _first_gaps(engine, lane, begin + first, late)
+    steps, first, half, begin = steps[lanes], first[lanes], half[lanes], s.now[lanes]
+    row, cells = _decoding(engine, lanes)
+    late = np.bincount(row, last[cells] != begin[row], lanes.size) > 0
+    gap = _first_gaps(engine, cells, (begin + first)[row])
+    counted = late[row].nonzero()[0]
+    np.add.at(s.gap_counts, (lanes[row[counted]], bin_of(gap[counted])), 1)
     # Context grows, so of the further steps the last is the longest.
     longest = np.where(steps > 1, first + 2 * half * (steps - 1), 0)
-    s.slot_gap[lane] = np.maximum(s.slot_gap[lane], longest[:, None])
-    s.slot_last[lane] = end[:, None]
-    _count(engine, lane, late.astype(np.float64), steps, first, 2 * half)
+    engine.outcome.gap_s[cells] = np.maximum(engine.outcome.gap_s[cells], longest[row])
+    last[cells] = end[lanes][row]
+    _count(engine, lanes, late.astype(np.float64), steps, first, 2 * half)
 
 
-def _first_gaps(engine: Engine, lanes: Ints, end: Floats, counted: npt.NDArray[np.bool_]) -> None:
-    """The gaps that end at `end`, each request's its own; those of `counted` lanes go into the counts. [n]"""
+def _decoding(engine: Engine, lanes: Ints) -> tuple[Ints, Ints]:
+    """Decoding requests of `lanes` [n]: the place of the lane in `lanes`, and the cell. Both [requests]"""
     s = engine.state
-    gap = end[:, None] - s.slot_last[lanes]
-    s.slot_gap[lanes] = np.maximum(s.slot_gap[lanes], gap)
-    row, slot = ((s.slot_end[lanes] < NO_END) & counted[:, None]).nonzero()
-    np.add.at(s.gap_counts, (lanes[row], bin_of(gap[row, slot])), 1)
+    row, place, _ = spread(lanes * engine.slots + 1, s.decoding[lanes].astype(np.int64))
+    return row, engine.cells(lanes[row], request_of(s.slots.ravel()[place]))
+
+
+def _first_gaps(engine: Engine, cells: Ints, end: Floats) -> Floats:
+    """The gaps that end at `end`, each request's own. All [n]."""
+    outcome = engine.outcome
+    gap: Floats = end - outcome.last_token_s[cells]
+    outcome.gap_s[cells] = np.maximum(outcome.gap_s[cells], gap)
+    return gap
 
 
 def _count(engine: Engine, lanes: Ints, begin: Floats, steps: Floats, first: Floats, growth: Floats) -> None:

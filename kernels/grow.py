@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import gaps
 from .blocks import blocks_for, demand, residue_of
 from .queue import set_head
-from .state import NO_END, NOTHING_LEFT, ONE, ZERO, Floats, Ints
+from .slots import FREE, end_of, next_end, request_of, sort, youngest
+from .state import NOTHING_LEFT, ONE, ZERO, Floats, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -92,22 +92,20 @@ def _preempt_repeated_prefill(engine: Engine, lanes: Ints) -> None:
 
 def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     p, s, t = engine.params, engine.state, engine.traffic
-    slot_end, ends = s.slot_end.ravel(), s.slot_end.take(lanes, axis=0)
-    # Running requests are a prefix of the arrived ones: the youngest is the one that is served last.
-    slot = np.where(ends < NO_END, s.slot_request.take(lanes, axis=0), -1).argmax(axis=1)
-    begin = lanes * engine.slots
-    place = begin + slot
-    request = s.slot_request.ravel()[place].astype(np.int64)
+    slots = s.slots.ravel()
+    place = youngest(engine, lanes)
+    slot = slots[place]
+    request = request_of(slot)
     tick, decoding = s.tick[lanes], s.decoding[lanes] - ONE
-    tokens = t.total[p.row[lanes] + request] - (slot_end[place] - tick)
+    tokens = t.total[p.row[lanes] + request] - (end_of(slot) - tick)
     held = tokens - ONE
     residue = residue_of(engine, lanes, tick, held)
     asks = residue == residue_of(engine, lanes, tick, ZERO)
     blocks = blocks_for(held, p.size[lanes])
-    slot_end[place] = NO_END
-    s.next_end[lanes] = slot_end[begin + s.slot_end.take(lanes, axis=0).argmin(axis=1)]
+    slots[place] = FREE
+    sort(engine, lanes, s.decoding[lanes])
+    s.next_end[lanes] = next_end(engine, lanes, decoding)
     s.decoding[lanes] = decoding
-    s.slot_order.ravel()[begin + decoding.astype(np.int64)] = slot
     s.running[lanes] -= ONE
     s.context[lanes] -= tokens
     s.growth.ravel()[residue] -= engine.one
@@ -119,6 +117,4 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     top += 1
     s.stack_size[lanes] = s.stack_waiting[lanes] = top
     cells = engine.cells(lanes, request)
-    if engine.gaps:
-        gaps.keep(engine, place, cells)
     engine.outcome.preemptions[cells] += 1

@@ -18,7 +18,7 @@ from .blocks import held, steps_until_full
 from .prefill import pairs_of
 from .queue import ALL
 from .reserve import room_of
-from .state import HALF, NOTHING, ONE, ZERO, Bools, Floats, Ints
+from .state import HALF, NOTHING, ONE, ZERO, Floats, Ints
 from .steptime import StepCoefficients
 
 if TYPE_CHECKING:
@@ -28,79 +28,72 @@ if TYPE_CHECKING:
 _NEARLY = np.array(1 - 1e-12)  # a time within its rounding of another is looked at more closely
 
 
-def leap(engine: Engine, lanes: Ints | None = None) -> None:
-    """Take as many steps as nothing happens in, possibly none, in every lane; or in `lanes` only, where requests
-    decode and nobody is in prefill."""
+def leap(engine: Engine) -> None:
+    """Take as many steps as nothing happens in, possibly none, in every lane."""
     p, s = engine.params, engine.state
-    at: Ints | slice = ALL if lanes is None else lanes
-    now, tick, decoding, context = s.now[at], s.tick[at], s.decoding[at], s.context[at]
-    steps = s.next_end[at] - tick
-    busy: Bools | None = None  # None: every lane is
+    decoding, context = s.decoding, s.context
+    steps = s.next_end - s.tick
+    busy = decoding > ZERO
     pieces: _Pieces | None = None
-    if lanes is None:
-        busy = decoding > ZERO
-        if engine.budgets:
-            pieces = _Pieces(engine, decoding, steps)
-            busy |= pieces.part_way
-        if engine.router is not None:
-            busy = engine.due(busy)
-        steps *= busy
-        if pieces is not None:
-            pieces.keep_moving(steps)
+    if engine.budgets:
+        pieces = _Pieces(engine, decoding, steps)
+        busy |= pieces.part_way
+    if engine.router is not None:
+        busy = engine.due(busy)
+    steps *= busy
+    if pieces is not None:
+        pieces.keep_moving(steps)
 
-    first, half = _lines(engine, at, decoding, context, pieces, steps)
-    end = _end(now, first, half, steps)
+    first, half, most = lines(engine, ALL, decoding, context, pieces)
+    if most is not None:
+        np.minimum(steps, most, out=steps)
+    end = _end(s.now, first, half, steps)
 
-    arrival = s.head_arrival[at]
-    stops = arrival <= end
-    if busy is not None:
-        stops &= busy
+    arrival = s.head_arrival
+    stops = (arrival <= end) & busy
     if engine.reserve:
-        if engine.budgets:
-            stops &= p.budget[at] > decoding
-            if pieces is not None:
-                stops &= ~pieces.part_way
+        if pieces is not None:
+            stops &= (p.budget > decoding) & ~pieces.part_way
         rows = stops.nonzero()[0]
-        lane = rows if lanes is None else lanes[rows]
-        stops[rows] = s.head_total[lane] <= room_of(engine, lane)
+        stops[rows] = s.head_total[rows] <= room_of(engine, rows)
     else:
-        stops &= s.running[at] < p.max_running[at]
+        stops &= s.running < p.max_running
     if engine.paged:
         # Blocks only become fewer in a leap: a head that does not fit now will not. Where `free` is a lower bound, it
         # might.
-        stops &= (s.head_blocks[at] <= s.free[at]) | ~s.tight[at]
-    if engine.router is not None and busy is not None:
+        stops &= (s.head_blocks <= s.free) | ~s.tight
+    if engine.router is not None:
         arrival = np.minimum(np.where(stops, arrival, np.inf), s.horizon)
         stops = (arrival <= end) & busy
     rows = stops.nonzero()[0]
     if rows.size:
-        steps[rows], end[rows] = _until_arrival(now[rows], arrival[rows], first[rows], half[rows], steps[rows])
-    if busy is not None and engine.reserve and np.count_nonzero(s.woken):
+        steps[rows], end[rows] = _until_arrival(s.now[rows], arrival[rows], first[rows], half[rows], steps[rows])
+    if engine.reserve and np.count_nonzero(s.woken):
         # A lane that was idle takes its first step whoever else has arrived at that moment.
         rows = (s.woken & busy & (steps == 0)).nonzero()[0]
         steps[rows] = 1
-        end[rows] = _end(now[rows], first[rows], half[rows], steps[rows])
+        end[rows] = _end(s.now[rows], first[rows], half[rows], steps[rows])
         s.woken[:] = False
 
     after = context + steps * decoding
     if engine.paged:
-        rows = _fit_blocks(engine, at, decoding, after, steps)
+        rows = _fit_blocks(engine, after, steps)
         if rows.size:
-            end[rows] = _end(now[rows], first[rows], half[rows], steps[rows])
+            end[rows] = _end(s.now[rows], first[rows], half[rows], steps[rows])
             after[rows] = context[rows] + steps[rows] * decoding[rows]
     if engine.log is not None:
-        piece = 0.0 if pieces is None else pieces.of_lanes(now.size)
-        engine.log.leap(engine, at, steps, first, half, piece)
+        piece = 0.0 if pieces is None else pieces.of_lanes(decoding.size)
+        engine.log.leap(engine, steps, first, half, piece)
     if engine.gaps:
-        gaps.leap(engine, at, steps, first, half, end)
+        gaps.leap(engine, steps, first, half, end)
 
-    s.now[at] = end
-    s.tick[at] = tick + steps
-    s.context[at] = after
+    s.now = end
+    s.tick = s.tick + steps
+    s.context = after
     if pieces is not None and pieces.lanes.size:
         pieces.take(engine, steps)
     if engine.reserve:
-        s.silent_blocks[at] += steps * s.reserved[at]
+        s.silent_blocks += steps * s.reserved
 
 
 class _Pieces:
@@ -144,28 +137,26 @@ class _Pieces:
             _count_recomputed_pieces(engine, lanes, tokens)
 
 
-def _lines(
-    engine: Engine, at: Ints | slice, decoding: Floats, context: Floats, pieces: _Pieces | None, steps: Floats
-) -> tuple[Floats, Floats]:
-    """Time of the first step, and half of what each further step takes more; cuts `steps` where the roofline changes
-    sides. [n]"""
-    c = engine.coefficients_of(at)
+def lines(
+    engine: Engine, lanes: Ints | slice, decoding: Floats, context: Floats, pieces: _Pieces | None = None
+) -> tuple[Floats, Floats, Floats | None]:
+    """Time of the first step, half of what each further step takes more, and the steps until the roofline changes
+    sides, None where it never does. [n], without pieces also [*, n]"""
+    c = engine.coefficients_of(lanes)
     if not engine.memory_bound:
         piece = 0.0 if pieces is None else pieces.of_lanes(decoding.size)
         done = 0.0 if pieces is None else engine.state.done
-        first, half, most = _roofline(engine, c, decoding, context, piece, done)
-        np.minimum(steps, most, out=steps)
-        return first, half
+        return _roofline(engine, c, decoding, context, piece, done)
     # Without a prefill nothing but the memory matters, and the other line need not be drawn.
     first = c.memory_fixed_s + c.memory_per_token_s * context + c.overhead_s
     half = c.memory_per_token_s * decoding * HALF
-    if pieces is not None and pieces.lanes.size:
-        rows = pieces.lanes
-        c = engine.coefficients_of(rows)
-        drawn = _roofline(engine, c, decoding[rows], context[rows], pieces.share, engine.state.done[rows])
-        first[rows], half[rows], most = drawn
-        steps[rows] = np.minimum(steps[rows], most)
-    return first, half
+    if pieces is None or not pieces.lanes.size:
+        return first, half, None
+    rows, most = pieces.lanes, np.full(decoding.size, np.inf)
+    c = engine.coefficients_of(rows)
+    drawn = _roofline(engine, c, decoding[rows], context[rows], pieces.share, engine.state.done[rows])
+    first[rows], half[rows], most[rows] = drawn
+    return first, half, most
 
 
 def _roofline(
@@ -177,7 +168,7 @@ def _roofline(
     done: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
     """Time of the first step, half of its growth a step, and the steps until the other line is the larger one. All
-    [n]."""
+    of one shape."""
     tokens = decoding + piece
     work = context + (piece * done + pairs_of(piece))
     compute = c.compute_per_token_s * tokens + c.compute_per_context_s * work
@@ -187,11 +178,11 @@ def _roofline(
     ahead = compute - memory
     gains = compute_growth - memory_growth
     growth = np.where(ahead > ZERO, compute_growth, memory_growth)
-    even = (ahead == ZERO).nonzero()[0]
-    if even.size:
+    even = (ahead == ZERO).nonzero()
+    if even[0].size:
         growth[even] = np.maximum(compute_growth[even], memory_growth[even])
-    most = np.full(growth.size, np.inf)
-    crossing = (ahead * gains < ZERO).nonzero()[0]
+    most = np.full(growth.shape, np.inf)
+    crossing = (ahead * gains < ZERO).nonzero()
     most[crossing] = np.floor(np.abs(ahead[crossing] / gains[crossing])) + 1
     first = np.maximum(compute, memory) + c.overhead_s
     if engine.communicates:
@@ -228,43 +219,39 @@ def _until_arrival(now: Floats, arrival: Floats, first: Floats, half: Floats, mo
     return steps, end
 
 
-def _fit_blocks(engine: Engine, at: Ints | slice, decoding: Floats, after: Floats, steps: Floats) -> Ints:
+def _fit_blocks(engine: Engine, after: Floats, steps: Floats) -> Ints:
     """Cut `steps` where blocks run out, keep the peak, and decide which lanes must count blocks exactly until the next
-    leap. `after` is the context after the steps.
+    leap. `after` is the context after the steps. Both [L].
 
-    Returns the rows that were cut. Where an upper bound of the blocks held is below the peak so far, and that of one
+    Returns the lanes that were cut. Where an upper bound of the blocks held is below the peak so far, and that of one
     step more below the memory, neither can be touched, and nothing is counted.
     """
     p, s = engine.params, engine.state
     # Every decoding request may have just begun its last block; `free` also allows each a further one in the next step.
-    bound = after * p.blocks_per_token[at] + decoding * p.blocks_in_doubt[at]
+    bound = after * p.blocks_per_token + s.decoding * p.blocks_in_doubt
     if engine.budgets:
-        bound += s.prefill_blocks[at]
-    free = p.num_blocks[at] - bound - decoding
-    tight = (bound > s.peak[at]) | (free < ZERO)
-    s.tight[at] = tight
-    s.free[at] = free
-    rows = tight.nonzero()[0]
-    if not rows.size:
-        return rows
-    lane = rows if isinstance(at, slice) else at[rows]
-    taken, context = steps[rows], after[rows]
-    begin = s.tick[lane]
-    used = held(engine, lane, context, (begin + taken).astype(np.int64))
-    in_prefill = s.prefill_blocks[lane]
-    space = p.num_blocks[lane] - in_prefill
+        bound += s.prefill_blocks
+    s.free = p.num_blocks - bound - s.decoding
+    s.tight = (bound > s.peak) | (s.free < ZERO)
+    lanes = s.tight.nonzero()[0]
+    if not lanes.size:
+        return lanes
+    taken, begin = steps[lanes], s.tick[lanes]
+    used = held(engine, lanes, after[lanes], (begin + taken).astype(np.int64))
+    in_prefill = s.prefill_blocks[lanes]
+    space = p.num_blocks[lanes] - in_prefill
     over = (used > space).nonzero()[0]
-    if over.size:
-        cut = lane[over]
+    cut = lanes[over]
+    if cut.size:
         tick = begin[over].astype(np.int64)
         now_used = held(engine, cut, s.context[cut], tick)
         fit, grown = steps_until_full(engine, cut, tick, space[over] - now_used)
         used[over] = now_used + grown
-        steps[rows[over]] = fit
-    s.used[lane] = used
-    s.free[lane] = space - used
-    s.peak[lane] = np.maximum(s.peak[lane], used + in_prefill)
-    return rows[over]
+        steps[cut] = fit
+    s.used[lanes] = used
+    s.free[lanes] = space - used
+    s.peak[lanes] = np.maximum(s.peak[lanes], used + in_prefill)
+    return cut
 
 
 def _count_recomputed_pieces(engine: Engine, lanes: Ints, tokens: Floats) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocks import blocks_for
-from .state import NO_END, NO_LIMIT, Ints
+from .slots import end_of, request_of
+from .state import NO_LIMIT, Ints
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -48,10 +49,10 @@ def observe(engine: Engine, lane: int) -> Observation | None:
     status[finished] = FINISHED
     emitted[finished] = (total - prompt)[finished]
 
-    slots = (s.slot_end[index] < NO_END).nonzero()[0]
-    decoding = s.slot_request[index, slots]
+    slots = s.slots[index, 1 : 1 + int(s.decoding[index])]
+    decoding = request_of(slots)
     status[decoding] = DECODE
-    emitted[decoding] = total[decoding] - prompt[decoding] - (s.slot_end[index, slots] - s.tick[index])
+    emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - s.tick[index])
     # A decoding request grows at the beginning of a step, for the token that the last step emitted.
     blocks[decoding] = blocks_for(prompt[decoding] + emitted[decoding] - 1, size)
 

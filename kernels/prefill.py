@@ -13,6 +13,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
+from .slots import put
 from .state import HALF, NOTHING, NOTHING_LEFT, ONE, ZERO, Bools, Floats, Ints
 from .steptime import step_seconds
 
@@ -285,15 +286,8 @@ def start_decoding(
     p, s, t = engine.params, engine.state, engine.traffic
     tick = s.tick[lanes]
     end = tick - processed + t.total[p.row[lanes] + requests] - ONE
-    decoding = s.decoding[lanes].astype(np.int64) + place
-    engine.make_room(decoding)
-    begin = lanes * engine.slots
-    slot = s.slot_order.ravel()[begin + decoding]
-    index = begin + slot
-    s.slot_end.ravel()[index] = end
-    s.slot_request.ravel()[index] = requests
+    put(engine, lanes, place, requests, end)
     if engine.gaps:
-        gaps.start(engine, lanes, index, engine.cells(lanes, requests), emits)
-    np.minimum.at(s.next_end, lanes, end)
+        gaps.start(engine, lanes, engine.cells(lanes, requests), emits)
     if engine.paged:
         np.add.at(s.growth.ravel(), residue_of(engine, lanes, tick, processed), engine.one)

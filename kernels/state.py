@@ -16,7 +16,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-Gaps = npt.NDArray[np.float64]
 
 NO_LIMIT = 2.0**52
 """Token budget, or blocks, of a lane without a limit: finite, so that what is left of it can be compared."""
@@ -134,14 +133,10 @@ class State:
     recomputed_tokens: Floats  # [L] prefilled by requests that had been preempted before
     silent_steps: Floats  # [L] running requests that emit no token in a step, summed over steps
     silent_blocks: Floats  # [L] blocks that they hold, summed over steps
-    slot_end: Int32s  # [L, M] tick at which the slot's request finishes, NO_END in a free slot
-    slot_request: Int32s  # [L, M]
-    slot_order: Int32s  # [L, M] slots; those from place `decoding` on are free
+    slots: Ints  # [L, 1 + M] decoding requests, those that finish soonest last (slots.py)
     stack_request: Int32s  # [L, S]
     stack_tokens: Int32s  # [L, S] prompt + emitted tokens: what must be processed again
-    slot_last: Gaps  # [L, M] when the request emitted its last token; [L, 0] unless gaps are kept, as the next two
-    slot_gap: Gaps  # [L, M] the longest time between two of its tokens so far
-    gap_counts: Gaps  # [L, BINS] gaps between tokens of all requests, by length (gaps.py)
+    gap_counts: Floats  # [L, BINS] gaps between tokens of all requests, by length (gaps.py); [L, 0] unless kept
     growth: npt.NDArray[np.floating]  # [L, B] decoding requests that need a block at ticks = b modulo the block size
     # Of lanes under reserved memory (docs/systems.md). Requests lane_head <= request < joined wait in the lane, those
     # from there to first_prefill got their first token in the step that ends now, and have not joined it yet.
@@ -172,43 +167,26 @@ class Outcome:
     last_token_s: Floats  # [L N] of a preempted request: when it emitted its last token
 
 
-def new_state(
-    lanes: int, slots: int, stack: int, residues: int, growth_type: type[np.floating], gap_bins: int
-) -> State:
-    """State of lanes that have not begun, slots [lanes, slots]; `gap_bins` 0: gaps are not kept."""
-    values: dict[str, Any] = {}
-    shapes = {"slot": slots, "stack": stack}
-    for field in fields(State):
-        if field.type == "Int32s":
-            values[field.name] = np.zeros((lanes, shapes[field.name.split("_")[0]]), np.int32)
-        elif field.type == "Gaps":
-            width = gap_bins if field.name == "gap_counts" else slots
-            values[field.name] = np.zeros((lanes, width if gap_bins else 0))
-        elif field.name == "growth":
-            values[field.name] = np.zeros((lanes, residues), growth_type)
-        else:
-            dtype = {"Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}[str(field.type)]
-            values[field.name] = np.zeros(lanes, dtype)
-    state = State(**values)
-    state.slot_end[:] = NO_END
-    state.slot_order[:] = np.arange(slots)
+def new_state(slots: Ints, stack: int, residues: int, growth_type: type[np.floating], gap_bins: int) -> State:
+    """State of lanes that have not begun, with these slots; `gap_bins` 0: gaps are not kept."""
+    lanes = slots.shape[0]
+    wide: dict[str, Any] = {
+        "slots": slots,
+        "growth": np.zeros((lanes, residues), growth_type),
+        "gap_counts": np.zeros((lanes, gap_bins)),
+        "stack_request": np.zeros((lanes, stack), np.int32),
+        "stack_tokens": np.zeros((lanes, stack), np.int32),
+    }
+    dtypes = {"Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}
+    narrow: dict[str, Any] = {
+        field.name: np.zeros(lanes, dtypes[str(field.type)]) for field in fields(State) if field.name not in wide
+    }
+    state = State(**wide, **narrow)
     state.next_end[:] = NO_END
     state.left[:] = NOTHING_LEFT
     state.resting[:] = True
     state.horizon[:] = np.inf
     return state
-
-
-def widen_slots(state: State, slots: int) -> None:
-    """Give every lane room for `slots` decoding requests."""
-    lanes, old = state.slot_end.shape
-    more = np.zeros((lanes, slots - old), np.int32)
-    state.slot_end = np.concatenate([state.slot_end, more + np.int32(NO_END)], axis=1)
-    state.slot_request = np.concatenate([state.slot_request, more], axis=1)
-    if state.slot_last.size:
-        for name in ("slot_last", "slot_gap"):
-            setattr(state, name, np.concatenate([getattr(state, name), np.zeros(more.shape)], axis=1))
-    state.slot_order = np.concatenate([state.slot_order, more + np.arange(old, slots, dtype=np.int32)], axis=1)
 
 
 def compact(record: Params | State, keep: Ints) -> None:

@@ -57,24 +57,20 @@ class StepLog:
         columns = (s.now[lane], end[lane], _running(engine)[lane], emitted[lane], tokens[lane], blocks)
         self._parts.append((engine.params.lane[lane], columns))
 
-    def leap(
-        self, engine: Engine, lanes: Ints | slice, steps: Floats, first: Floats, half: Floats, piece: Floats | float
-    ) -> None:
-        """Called before the state moves on. All [n]."""
+    def leap(self, engine: Engine, steps: Floats, first: Floats, half: Floats, piece: Floats | float) -> None:
+        """Called before the state moves on. All [L]."""
         s = engine.state
-        lane = np.arange(s.now.size)[lanes]
-        rows = (self.wanted[engine.params.lane[lane]] & (steps > 0)).nonzero()[0]
-        if not rows.size:
+        lanes = (self.wanted[engine.params.lane] & (steps > 0)).nonzero()[0]
+        if not lanes.size:
             return
-        count = steps[rows].astype(np.int64)
-        row = np.repeat(rows, count)
-        lane = lane[row]
+        count = steps[lanes].astype(np.int64)
+        lane = np.repeat(lanes, count)
         begins = np.repeat(np.cumsum(count) - count, count)
-        step = (np.arange(row.size) - begins).astype(np.float64)
-        begin = s.now[lane] + step * (first[row] + half[row] * (step - 1))
-        end = s.now[lane] + (step + 1) * (first[row] + half[row] * step)
+        step = (np.arange(lane.size) - begins).astype(np.float64)
+        begin = s.now[lane] + step * (first[lane] + half[lane] * (step - 1))
+        end = s.now[lane] + (step + 1) * (first[lane] + half[lane] * step)
         tick = s.tick[lane].astype(np.int64)
-        blocks = np.zeros(row.size)
+        blocks = np.zeros(lane.size)
         if engine.paged:
             asked = demand(engine, lane, tick + step.astype(np.int64))
             grown = np.cumsum(asked)
@@ -84,7 +80,7 @@ class StepLog:
             blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
         elif engine.reserve:
             blocks = s.reserved[lane]
-        tokens = s.decoding[lane] + np.broadcast_to(piece, steps.shape)[row]
+        tokens = s.decoding[lane] + np.broadcast_to(piece, steps.shape)[lane]
         columns = (begin, end, _running(engine)[lane], s.decoding[lane], tokens, blocks)
         self._parts.append((engine.params.lane[lane], columns))
 

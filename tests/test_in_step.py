@@ -69,16 +69,18 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
     assert stops["queued"] > 20, "the cases are meant to queue"
 
 
-@pytest.mark.parametrize("worthwhile", [0, 1, 10**9])
-def test_when_a_lane_is_advanced_makes_no_difference(worthwhile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver takes lanes on at once, or in a later loop, by what else is in the batch: to the last bit the same."""
+@pytest.mark.parametrize("at_once", [1, 2, 9])
+def test_how_many_finishes_are_passed_at_once_makes_no_difference(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit the same, whether a lane takes a finish with others, or in a later loop."""
 
     @given(batches())
     def check(cases: list[LaneCase]) -> None:
         lanes = lanes_of(cases)
         usual = run_lanes(lanes)
         with monkeypatch.context() as patch:
-            patch.setattr("servesweep.kernels.engine._WORTHWHILE", worthwhile)
+            patch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
             other = run_lanes(lanes)
         for i in range(len(lanes)):
             assert_identical(usual, i, other, i)
