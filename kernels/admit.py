@@ -9,6 +9,7 @@ import numpy as np
 from .blocks import demand, held
 from .prefill import start_decoding
 from .queue import blocks_of_top, count_admissible, set_head, spread
+from .slots import sort
 from .state import NOTHING, ONE, Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def _start_with_kv(engine: Engine, head: Ints, count: Ints) -> None:
     s.decoding += started
     s.context += np.bincount(lanes, t.prompt[place], s.now.size) + started
     s.first_prefill = s.head.copy()
+    sort(engine, count.nonzero()[0])
 
 
 def _count_several(engine: Engine, lanes: Ints, batch_tokens: Floats) -> Ints:

@@ -103,7 +103,7 @@ def _preempt_decoding(engine: Engine, lanes: Ints) -> None:
     asks = residue == residue_of(engine, lanes, tick, ZERO)
     blocks = blocks_for(held, p.size[lanes])
     slots[place] = FREE
-    sort(engine, lanes, s.decoding[lanes])
+    sort(engine, lanes)
     s.next_end[lanes] = next_end(engine, lanes, decoding)
     s.decoding[lanes] = decoding
     s.running[lanes] -= ONE

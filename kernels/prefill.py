@@ -13,7 +13,7 @@ import numpy as np
 from . import gaps
 from .blocks import blocks_for, held, residue_of
 from .queue import largest, spread
-from .slots import put
+from .slots import put, sort
 from .state import HALF, NOTHING, NOTHING_LEFT, ONE, ZERO, Bools, Floats, Ints
 from .steptime import step_seconds
 
@@ -129,6 +129,8 @@ def prefill(engine: Engine) -> None:
         start_decoding(engine, *again)
         np.add.at(s.decoding, again.lanes, 1.0)
         np.add.at(s.context, again.lanes, again.tokens + 1)
+    if not engine.reserve:
+        sort(engine, active.nonzero()[0])
     if apart.size:
         # The step's blocks in full, counted while they are known: all are now held by decoding requests.
         s.used[apart] = waiting + held_by_prefills[apart]
@@ -278,7 +280,7 @@ def start_decoding(
     engine: Engine, lanes: Ints, requests: Ints, processed: Floats, place: Ints, *, emits: bool = True
 ) -> None:
     """Put requests whose prefill of `processed` tokens ended, and who emitted one token, into slots behind the decoding
-    ones.
+    ones; when all are there, the lanes want sorting.
 
     `place` is 0 for a lane's first request, 1 for its second, ...; `emits`: the token came with this very step. All
     [n].

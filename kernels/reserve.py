@@ -12,6 +12,7 @@ import numpy as np
 
 from .prefill import start_decoding
 from .queue import largest, set_head, spread
+from .slots import sort
 from .state import NOTHING_LEFT, Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def _admit_to_lane(engine: Engine, lanes: Ints, first: Ints, count: Ints) -> Non
     s.decoding += number
     s.context += np.bincount(lane, prompt + 1, s.now.size)
     s.reserved += np.bincount(lane, total, s.now.size)
+    sort(engine, number.nonzero()[0])
     if not engine.rules.prefills:
         s.running += number
 

@@ -23,7 +23,7 @@ _LAST = np.array(int(NO_END) - 1)
 NOBODY = -1 << 32
 FREE = int(NO_END) << 32
 _NARROW = 32  # places of a row that are put in order by themselves when no more are taken: half the time of a long row
-_TRUE = np.ones(1, np.bool_)
+_FEW = 100  # lanes for which it is not worth the calls
 
 
 def new_slots(lanes: int, places: int) -> Ints:
@@ -53,29 +53,28 @@ def request_of(slot: Ints) -> Ints:
 
 
 def put(engine: Engine, lanes: Ints, order: Ints, requests: Ints, ends: Floats) -> None:
-    """Requests of `lanes`, which are in order, begin to decode; `order` is 0 for a lane's first one, 1 for its second,
-    ... Before they count in State.decoding. All [n]."""
+    """Requests of `lanes` begin to decode, behind those that do; `order` is 0 for a lane's first one, 1 for its second,
+    ... Before they count in State.decoding; when all are there, the lanes want sorting. All [n]."""
     s = engine.state
     place = s.decoding[lanes].astype(np.int64) + (order + 1)
     engine.make_room(place)
     s.slots.ravel()[lanes * engine.slots + place] = (_LAST - ends.astype(np.int64) << _BITS) | requests
     np.minimum.at(s.next_end, lanes, ends)
-    sort(engine, lanes, place)
 
 
-def sort(engine: Engine, lanes: Ints, place: Ints | Floats) -> None:
-    """Put the slots of `lanes` in order up to `place`; what belongs to a lane lies together. All [n]."""
+def sort(engine: Engine, lanes: Ints) -> None:
+    """Put the slots of `lanes` in order. [n]"""
     slots = engine.state.slots
-    wide = place >= _NARROW
-    many = np.count_nonzero(wide)
-    if many:
-        _sort(slots, lanes[wide.nonzero()[0]])
-    if many < lanes.size:
-        _sort(slots[:, :_NARROW], lanes[(~wide).nonzero()[0]] if many else lanes)
+    if lanes.size < _FEW or slots.shape[1] <= _NARROW:
+        _sort(slots, lanes)
+        return
+    narrow = engine.state.decoding[lanes] < _NARROW
+    for rows, some in ((slots[:, :_NARROW], narrow), (slots, ~narrow)):
+        if np.count_nonzero(some):
+            _sort(rows, lanes[some.nonzero()[0]])
 
 
 def _sort(slots: Ints, lanes: Ints) -> None:
-    lanes = lanes[np.concatenate([lanes[:-1] != lanes[1:], _TRUE]).nonzero()[0]]
     rows = slots[lanes]
     rows.sort(axis=1, kind="stable")  # rows are nearly in order
     slots[lanes] = rows
