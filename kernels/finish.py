@@ -13,7 +13,7 @@ from .state import ONE, ZERO, Bools, Floats, Ints
 if TYPE_CHECKING:
     from .engine import Engine
 
-_MOSTLY = 3  # requests of a lane that may end in one step before more are looked at
+_MOSTLY = 4  # requests of a lane that may end in one step before more are looked at
 
 
 def finish(engine: Engine, lanes: Ints) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 ALL = slice(None)
-_NEXT = np.arange(1, 5)[:, None]
+_NEXT = np.arange(1, 9)[:, None]
 
 
 def set_head(engine: Engine, lanes: Ints | slice = ALL) -> None:
