@@ -27,8 +27,8 @@ def measure(case: Case, repeats: int, oracle_requests: int, memory: bool) -> dic
     """
     systems = case.build()
     total = case.systems * case.requests
-    picked = np.linspace(0, case.systems - 1, max(min(oracle_requests // case.requests, case.systems), 1))
-    places = np.unique(picked.astype(int)).tolist()
+    picked = max(min(oracle_requests // case.requests, case.systems), 1)
+    places = ((np.arange(picked) + 0.5) / picked * case.systems).astype(int).tolist()  # the middles of equal parts
     if memory:
         tracemalloc.start()
     results = run_systems(systems)

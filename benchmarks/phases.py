@@ -13,13 +13,13 @@ from servesweep.kernels import engine as module
 from servesweep.kernels.engine import Engine
 from servesweep.kernels.router import Router
 
-PHASES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "leap", "finish")
+PHASES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "pass", "leap", "finish")
 
 
 @dataclass
 class Profile:
-    """CPU seconds by phase, loops of the engine, and events: lanes that a loop, or a repetition of leap and finish
-    within it, moved on. Idle lanes, and those that wait for an arrival of their group, are none."""
+    """CPU seconds by phase, loops of the engine, and events: lanes that a loop moved on. Idle lanes, and those that
+    wait for an arrival of their group, are none."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     engine_s: float = 0.0
@@ -36,9 +36,7 @@ def profiled() -> Iterator[Profile]:
     def timed(name: str, function: Callable[..., Any], counts: bool = False) -> Callable[..., Any]:
         def wrapper(engine: Any, *more: Any) -> Any:
             if counts or (name == "prefill" and not engine.rules.decodes):
-                s = engine.state
-                lanes = more[0] if more else slice(None)
-                profile.events += int(np.count_nonzero(engine.due(s.running > 0)[lanes]))
+                profile.events += int(np.count_nonzero(engine.due(engine.state.running > 0)))
             begin = clock()
             out = function(engine, *more)
             profile.seconds[name] += clock() - begin
@@ -59,8 +57,9 @@ def profiled() -> Iterator[Profile]:
     plain_run, plain_advance = Engine.run, Engine.advance
     changes: list[tuple[Any, str, Any]] = [(Engine, "run", run), (Engine, "advance", advance)]
     changes += [(Engine, "_wake", timed("wake", Engine._wake)), (Router, "route", timed("route", Router.route))]
-    for name in ("grow", "admit", "join", "take", "prefill", "leap", "finish"):
-        changes.append((module, name, timed(name, getattr(module, name), name == "leap")))
+    for name in PHASES[2:]:
+        function = "pass_finishes" if name == "pass" else name
+        changes.append((module, function, timed(name, getattr(module, function), name == "leap")))
     with contextlib.ExitStack() as stack:
         for owner, name, function in changes:
             stack.callback(setattr, owner, name, getattr(owner, name))

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 KEY = ["case", "systems", "requests", "load"]
-SHARES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "leap", "finish", "between", "outside")
+SHARES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "pass", "leap", "finish", "between", "outside")
 COMPARED = ("requests_per_cpu_s", "ratio", "us_per_event", "loops", "bytes_per_request")
 NAME_WIDTH = 39
 

@@ -52,7 +52,8 @@ def pass_finishes(engine: Engine) -> None:
     until = s.head_arrival[lanes]
     if engine.router is not None:
         until = np.minimum(until, s.horizon[lanes])
-    passed = (time < until) & (decoding > ZERO)
+    # The last finish is left to a leap: what that notes of the blocks is what the next request is admitted by.
+    passed = (time < until) & (decoding > ZERO) & (end < end_of(s.slots[lanes, 1]))
     if most is not None:
         passed &= steps <= most
     if engine.paged:

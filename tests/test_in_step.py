@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from oracle import Scheduler, Sequence
 from parity import assert_identical, lanes_of
+from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observe import observe
 from servesweep.scheduler import Lane, new_engine, run_lanes
 from strategies import POLICIES, LaneCase, batches, lane_cases
@@ -86,3 +87,34 @@ def test_how_many_finishes_are_passed_at_once_makes_no_difference(
             assert_identical(usual, i, other, i)
 
     check()
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 2, 9])
+def test_nor_does_it_where_memory_is_tight(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of chat requests in seconds, where the last bit of a time tells whether a leap was cut; 0: none is
+    passed, as where a step log is kept."""
+    rng = np.random.default_rng(1)
+    step = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
+    lanes = []
+    for seed in range(8):
+        workload = make_workload(60, 1.0, lognormal_len(300, 0.8, 16, 2000), lognormal_len(60, 0.8, 1, 400), seed)
+        for policy in POLICIES * 25:
+            block_size, tokens = int(rng.choice([1, 8, 16, 64])), int(rng.choice([800, 1600, 4000]))
+            lane = Lane(
+                workload,
+                step,
+                rate=float(rng.choice([1, 4, 10, 20])),
+                policy=policy,
+                max_running=int(rng.choice([4, 32])),
+                block_size=block_size,
+                num_blocks=tokens // block_size,
+                token_budget=int(rng.choice([64, 256, 512])) if policy == "chunked" else None,
+            )
+            lanes.append(lane)
+    usual = run_lanes(lanes)
+    assert usual.preemptions.sum() > 200
+    if at_once:
+        monkeypatch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
+    other = run_lanes(lanes, step_log=() if at_once else [0])
+    for i in range(len(lanes)):
+        assert_identical(usual, i, other, i)
