@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from .phases import PHASES
+
 KEY = ["case", "systems", "requests", "load"]
-SHARES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "pass", "leap", "finish", "between", "outside")
+SHARES = (*PHASES, "between", "outside")
 COMPARED = ("requests_per_cpu_s", "ratio", "us_per_event", "loops", "bytes_per_request")
 NAME_WIDTH = 39
 

@@ -62,7 +62,7 @@ class Engine:
     which of the first two rows holds.
 
     ======================  ============================================================
-    kind of instance        phases of a loop, after *route* (with a router) and *wake*
+    kind of instance        phases of a loop, after *route* (with a router) and *wake*; *pass* comes before each leap
     ======================  ============================================================
     mixed, chunked          grow, admit, prefill, leap, finish
     prefill_first           admit, prefill, grow, leap, finish: only steps that decode ask for blocks
@@ -348,7 +348,8 @@ def new_outcome(cells: int, *, routed: bool = False, gaps: bool = False) -> Outc
     """Outcome of `cells` requests, none of which has happened."""
     first, finish, admitted = (np.full(cells, np.nan) for _ in range(3))
     gap, last = (np.full(cells * gaps, np.nan) for _ in range(2))
-    return Outcome(first, finish, admitted, np.zeros(cells, np.int32), np.zeros(cells * routed, np.int32), gap, last)
+    lane = np.full(cells * routed, -1, np.int32)
+    return Outcome(first, finish, admitted, np.zeros(cells, np.int32), lane, gap, last)
 
 
 def prefix_sums(values: npt.NDArray[np.float64]) -> Floats:

@@ -29,26 +29,33 @@ def finish(engine: Engine, lanes: Ints) -> None:
     s.running[lanes] -= number
     s.next_end[lanes] = next_end(engine, lanes, decoding)
     found = ending.ravel().nonzero()[0]
-    s.slots.ravel()[index.ravel()[found]] = FREE
     request, which = request_of(slot.ravel()[found]), found % lanes.size
     lanes, tick = lanes[which], tick[which]
     total = t.total[p.row[lanes] + request]
-    engine.outcome.finish_s[engine.cells(lanes, request)] = s.now[lanes]
-    tokens = np.bincount(lanes, total, width)
-    s.context -= tokens
-    if engine.router is not None:
-        s.outstanding_tokens -= tokens
-    if engine.reserve:
-        s.reserved -= tokens
+    leave(engine, lanes, request, total, tick, s.now[lanes], index.ravel()[found])
+    s.context -= np.bincount(lanes, total, width)
+    tight = s.tight[lanes].nonzero()[0]
+    if engine.paged and tight.size:
+        lanes = lanes[tight]
+        blocks = np.bincount(lanes, blocks_for(total[tight] - ONE, p.size[lanes]), width)
+        s.used -= blocks
+        s.free += blocks
+
+
+def leave(
+    engine: Engine, lanes: Ints, requests: Ints, total: Floats, tick: Floats, finish_s: Floats, index: Ints
+) -> None:
+    """Requests of `lanes`, of `total` tokens, finish at `tick` and leave their slots, `index` of the flattened ones.
+    What is counted by lane and not by request is left to the caller. All [n]."""
+    s = engine.state
+    s.slots.ravel()[index] = FREE
+    engine.outcome.finish_s[engine.cells(lanes, requests)] = finish_s
     if engine.paged:
-        held = total - ONE
-        np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, tick, held), engine.one)
-        tight = s.tight[lanes].nonzero()[0]
-        if tight.size:
-            lanes = lanes[tight]
-            blocks = np.bincount(lanes, blocks_for(held[tight], p.size[lanes]), width)
-            s.used -= blocks
-            s.free += blocks
+        np.subtract.at(s.growth.ravel(), residue_of(engine, lanes, tick, total - ONE), engine.one)
+    if engine.reserve or engine.router is not None:
+        tokens = np.bincount(lanes, total, s.now.size)
+        s.outstanding_tokens -= tokens
+        s.reserved -= tokens * engine.reserve
 
 
 def _ending(engine: Engine, lanes: Ints, tick: Floats) -> tuple[Ints, Ints, Bools]:

@@ -55,9 +55,10 @@ def start(engine: Engine, lanes: Ints, cells: Ints, emits: bool) -> None:
 
 def decode_step(engine: Engine, active: Bools, end: Floats) -> None:
     """All decoding requests of the lanes `active` emit a token at `end`. All [L]."""
-    row, cells = _decoding(engine, active.nonzero()[0])
+    lanes = active.nonzero()[0]
+    row, cells = _decoding(engine, lanes)
     if cells.size:
-        lane = active.nonzero()[0][row]
+        lane = lanes[row]
         gap = _first_gaps(engine, cells, end[lane])
         np.add.at(engine.state.gap_counts, (lane, bin_of(gap)), 1)
         engine.outcome.last_token_s[cells] = end[lane]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import residue_of
+from .finish import leave
 from .leap import lines
-from .slots import FREE, end_of, next_end, next_to_finish, request_of
+from .slots import end_of, next_end, next_to_finish, request_of
 from .state import NOTHING, ONE, ZERO, Floats
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _EARLIER = np.arange(4.0)[:, None]  # finishes before the first, the second, ...
 def pass_finishes(engine: Engine) -> None:
     """Move every lane in which nobody waits past the finishes that come before its next arrival, some at most."""
     p, s, t = engine.params, engine.state, engine.traffic
-    alone = (s.head_arrival > s.now) & (s.decoding > ZERO)
+    alone = (s.head_arrival > s.now) & (s.decoding > ZERO)  # past the horizon of a router nothing ends before it
     if engine.budgets:
         alone &= s.left == NOTHING
     if engine.waits:
@@ -71,15 +71,9 @@ def pass_finishes(engine: Engine) -> None:
         reserved = s.reserved[lanes] - (total.cumsum(axis=0) - total)
         s.silent_blocks[lanes] += (steps * reserved * passed).sum(axis=0)
     found = passed.ravel().nonzero()[0]
-    lane, end_found, total = lanes[found % lanes.size], end.ravel()[found], total.ravel()[found]
-    engine.outcome.finish_s[engine.cells(lane, request_of(slot.ravel()[found]))] = time.ravel()[found]
-    s.slots.ravel()[index.ravel()[found]] = FREE
-    if engine.paged:
-        np.subtract.at(s.growth.ravel(), residue_of(engine, lane, end_found, total - ONE), engine.one)
-    if engine.reserve or engine.router is not None:
-        tokens = np.bincount(lane, total, s.now.size)
-        s.outstanding_tokens -= tokens
-        s.reserved -= tokens
+    lane, request = lanes[found % lanes.size], request_of(slot.ravel()[found])
+    of_found = (values.ravel()[found] for values in (total, end, time, index))
+    leave(engine, lane, request, *of_found)
 
     last = (number[rows] - 1) * lanes.size + rows
     lanes, number = lanes[rows], number[rows]

@@ -92,7 +92,7 @@ class Params:
 
 @dataclass
 class State:
-    """What changes. A decoding request sits in a slot that knows only the tick at which it finishes: the tokens that it
+    """What changes. A decoding request sits in a slot that knows the tick at which it finishes: the tokens that it
     has emitted are output - (end - tick), so that a decode step writes nothing per request.
 
     Running requests in order of admission are decoding ones, then requests in prefill, of which only the oldest can be
@@ -146,7 +146,7 @@ class State:
     head_total: Floats  # [L] prompt + output tokens of the queue's head
     woken: Bools  # [L] idle until this very moment: starts on one request, whoever else has arrived
     resting: Bools  # [L] idle, with all that happened until now handled: another arrival at this moment wakes it
-    # Of lanes whose requests come from a router (route.py), one at a time.
+    # Of lanes whose requests come from a router (router.py), one at a time.
     known: Ints  # [L] requests sent to the lane so far; without a router all there will ever be
     horizon: Floats  # [L] when the next request is routed, anywhere in the group: nothing may happen from then on
     batch: Floats  # [L] requests, and their tokens, of the prefill batch that ends now
@@ -162,9 +162,9 @@ class Outcome:
     finish_s: Floats  # [L N]
     admitted_s: Floats  # [L N] beginning of the step that first admitted it
     preemptions: Int32s  # [L N]
-    lane: Int32s  # [L N] the lane that served it, as given; empty without a router
-    gap_s: Floats  # [L N] the longest time between two of its tokens; empty unless gaps are kept, as the next
-    last_token_s: Floats  # [L N] of a preempted request: when it emitted its last token
+    lane: Int32s  # [L N] the lane that serves it, as given, -1 until it is routed; empty without a router
+    gap_s: Floats  # [L N] the longest time between two of its tokens so far; empty unless gaps are kept, as the next
+    last_token_s: Floats  # [L N] when it emitted its last token, of requests that have begun to decode
 
 
 def new_state(slots: Ints, stack: int, residues: int, growth_type: type[np.floating], gap_bins: int) -> State:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .catalogue import chip, chip_names, link, link_names, model, model_names
     from .config import ConfigError
-    from .goodput import Goodput, SearchInterrupted, find_goodput
+    from .goodput import Goodput, SearchInterrupted, SearchStopped, find_goodput
     from .grid_run import Interrupted, Run, RunStopped
     from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
     from .metrics import attainment, max_rate, percentile
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
     "config": ("ConfigError",),
-    "goodput": ("Goodput", "SearchInterrupted", "find_goodput"),
+    "goodput": ("Goodput", "SearchInterrupted", "SearchStopped", "find_goodput"),
     "grid_run": ("Interrupted", "Run", "RunStopped"),
     "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
     "metrics": ("attainment", "max_rate", "percentile"),
@@ -93,6 +93,7 @@ __all__ = [
     "Run",
     "RunStopped",
     "SearchInterrupted",
+    "SearchStopped",
     "StepModel",
     "Workload",
     "attainment",

@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,20 @@ def share(name: str, value: Any) -> float:
     if not finite(value) or not 0 <= value < 1:
         raise ValueError(f"{name}={value!r}: must be at least 0 and below 1")
     return float(value)
+
+
+def whether(name: str, value: Any) -> bool:
+    """True or False (NumPy's too); otherwise ValueError: a text such as "no" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}={value!r}: must be True or False")
+    return bool(value)
+
+
+def path(name: str, value: Any) -> Path:
+    """A path that is not empty; otherwise ValueError."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError(f"{name}={value!r}: must be a path, as a str or a pathlib.Path")
+    return Path(value)
 
 
 def text(name: str, value: Any) -> str:

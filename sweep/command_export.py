@@ -29,7 +29,12 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--format", choices=FORMATS, help="default: by the name of --out, else csv")
-    parser.add_argument("--table", metavar="NAME", default="cells", help="cells (default), requests or steps")
+    parser.add_argument(
+        "--table",
+        metavar="NAME",
+        default="cells",
+        help="cells (default), requests, steps, instances, timings, goodput, probes or placement",
+    )
     parser.add_argument("--columns", metavar="NAMES", type=column_list, help="only these, in this order: a,b,c")
     parser.add_argument("--where", metavar="CONDITIONS", help=WHERE_HELP)
     parser.add_argument("--out", metavar="FILE", help="default: stdout")

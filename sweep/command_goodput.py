@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
         "--slo",
         metavar="NAME:MS",
         nargs="+",
+        action="extend",
         help="limits in ms on ttft, tpot, e2e, itl_max, these and no others (default: [slo] of the experiment)",
     )
     parser.add_argument(
@@ -102,7 +103,8 @@ def _goodput(options: argparse.Namespace) -> int:
     if options.json:
         print_json(goodput_json(found, best, baseline))
     else:
-        print_frontier(best, baseline, question.attainment, slo_words(found.df))
+        slos = slo_words(found.df) if question.joint else f"{slo_words(found.df)}, each on its own"
+        print_frontier(best, baseline, question.attainment, slos)
         print("\n".join(lines(best, baseline, question.attainment)))
         for warning in found.warnings:
             print(f"Warning: {warning}")

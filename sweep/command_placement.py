@@ -45,6 +45,7 @@ def add(commands: Commands) -> None:
         "--slo",
         metavar="NAME:MS",
         nargs="+",
+        action="extend",
         help="limits in ms on ttft and tpot, and also e2e, itl_max, these and no others (default: [slo] of the "
         "experiment)",
     )

@@ -27,7 +27,9 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("columns", metavar="COLUMN", nargs="*", help="only these (default: all)")
     parser.add_argument(
-        "--table", metavar="NAME", help="cells, requests or steps (default: cells, and any with COLUMN)"
+        "--table",
+        metavar="NAME",
+        help="one of those that --table of export names (default: cells, and any with COLUMN)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 

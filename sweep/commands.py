@@ -52,11 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         from .config import ConfigError
+        from .goodput import SearchStopped
         from .grid_run import RunStopped
 
         if isinstance(error, RunStopped):
             say(str(error))
             say(_resume(arguments))
+            return EXIT_UNEXPECTED
+        if isinstance(error, SearchStopped):
+            say(str(error))
             return EXIT_UNEXPECTED
         if isinstance(error, ConfigError):
             say(str(error))

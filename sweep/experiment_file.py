@@ -46,9 +46,13 @@ def load_experiment(
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
     """
+    if not isinstance(config, Experiment | Mapping | str | Path) or config == "":
+        problem = "must be a TOML file, the name of a ready experiment, tables as a dict, or an Experiment"
+        raise ConfigError([f"config={config!r}: {problem}"])
     if isinstance(config, Experiment):
         config = {**config.tables(), **_with_path(config)}
     if isinstance(config, Mapping):
+        _check_keys(config)
         tables: dict[str, Any] = {
             key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()
         }
@@ -67,7 +71,9 @@ def load_experiment(
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             reader.set(tables, str(key), value, f"settings: {key!r}", "settings")
-    elif isinstance(settings, str) or not all(isinstance(setting, str) for setting in settings):
+    elif isinstance(settings, str) or not (
+        isinstance(settings, Sequence) and all(isinstance(setting, str) for setting in settings)
+    ):
         raise ConfigError([f"settings={settings!r}: must be a dict of keys and values, or a list of 'key=value' texts"])
     else:
         for setting in settings:
@@ -106,6 +112,14 @@ def _read(config: str | Path) -> tuple[Path, str]:
         raise ConfigError([f"{config}: cannot be read: {error.strerror}"]) from None
 
 
+def _check_keys(config: Mapping[Any, Any]) -> None:
+    """ConfigError for a key that is no text, at the top or in a table."""
+    for table in (config, *(value for value in config.values() if isinstance(value, Mapping))):
+        wrong = [key for key in table if not isinstance(key, str)]
+        if wrong:
+            raise ConfigError([f"config: {wrong[0]!r} is a key: keys must be texts"])
+
+
 def _syntax_problem(source: str, error: str) -> str:
     """tomllib's message with its line in front."""
     found = re.search(r" \(at line (\d+), column (\d+)\)$", error)
@@ -125,7 +139,7 @@ def _on_trace(workload: Mapping[str, Any], trace: str | Path) -> dict[str, Any]:
         or (key in ("seed", "spread_s") and "spread_s" in workload)
         or (is_trace and key in ("columns", "start_s", "end_s", "on_bad"))
     }
-    return {**kept, "kind": "trace", "path": str(Path(trace).absolute())}
+    return {**kept, "kind": "trace", "path": str(checks.path("trace", trace).absolute())}
 
 
 def _with_path(experiment: Experiment) -> dict[str, Any]:

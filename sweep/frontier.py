@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .bisection import UPPER_END_PASSES
 from .checks import nearest
 from .config import ConfigError
+from .metrics import SLOS
 from .reporting import RIVALS, SEEDS, SEPARATE, rivals
 from .selection import axes, plain, plain_text
 
@@ -194,6 +195,12 @@ def print_frontier(best: Sequence[Best], baseline: str, target: float, slo: str)
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
 
 
+def _limits_ms(df: pd.DataFrame) -> dict[str, list[float]]:
+    """The SLOs of a search in ms, by name, one or several each; those that are not set left out."""
+    limits = {name: (1000 * df[f"{name}_slo_s"].dropna()).round(9).unique().tolist() for name in SLOS}
+    return {name: values for name, values in limits.items() if values}
+
+
 def goodput_json(found: Goodput, best: Sequence[Best], baseline: str) -> dict[str, Any]:
     """The outcome as plain data; what there is not is null."""
     target = found.question.attainment
@@ -201,6 +208,7 @@ def goodput_json(found: Goodput, best: Sequence[Best], baseline: str) -> dict[st
         "name": found.experiment.name,
         "directory": str(found.directory),
         "search": found.question.tables(),
+        "slo_ms": _limits_ms(found.df),
         **found.counts,
         "rounds": found.rounds,
         "probes": found.probes,

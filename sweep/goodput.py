@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,7 @@ class Question:
     """What is searched for. ConfigError names what is wrong, and what is allowed.
 
     attainment  share of the requests that must meet the SLOs
-    lo, hi      rates searched between, requests/s
+    lo, hi      rates searched between, requests/s, each from 1e-9 to 1e9
     iters       halvings; None: 14, or as many as `rel_tol` takes
     rel_tol     halve until the ends are this close, hi / lo - 1
     find_upper  double an upper end that passes until it fails, at most 20 times
@@ -61,14 +61,19 @@ class Question:
         problems = []
         for name, holds, allowed in (
             ("attainment", lambda x: 0 < x <= 1, "a share above 0 and at most 1"),
-            ("lo", lambda x: 0 < x < math.inf, "a positive finite rate"),
-            ("hi", lambda x: 0 < x < math.inf, "a positive finite rate"),
-            ("rel_tol", lambda x: x is None or 1e-9 <= x < math.inf, "a number of at least 1e-9, such as 0.01"),
-            ("iters", lambda x: x is None or (isinstance(x, int) and 0 <= x <= 1000), "a whole number from 0 to 1000"),
+            ("lo", lambda x: 1e-9 <= x <= 1e9, "a rate from 1e-9 to 1e9"),
+            ("hi", lambda x: 1e-9 <= x <= 1e9, "a rate from 1e-9 to 1e9"),
+            ("rel_tol", lambda x: 1e-9 <= x < math.inf, "a number of at least 1e-9, such as 0.01"),
+            ("iters", lambda x: isinstance(x, int) and 0 <= x <= 1000, "a whole number from 0 to 1000"),
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | None) or not holds(value):
+            if value is None and name in ("rel_tol", "iters"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
                 problems.append(f"{name} = {value!r}: must be {allowed}")
+        for name in ("find_upper", "joint"):
+            if not isinstance(getattr(self, name), bool):
+                problems.append(f"{name} = {getattr(self, name)!r}: must be True or False")
         if not problems and self.lo > self.hi:
             problems.append(f"lo = {self.lo!r}: must be at most hi, which is {self.hi!r}")
         if self.iters is not None and self.rel_tol is not None:
@@ -116,6 +121,10 @@ class Goodput:
     def failed(self) -> pd.DataFrame:
         """Rows of the configurations whose simulation failed; `error` says why."""
         return self.df[self.df["status"] == "failed"]
+
+
+class SearchStopped(RuntimeError):
+    """A search whose tables cannot be written, though nothing is wrong with the experiment: a full disk."""
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -200,8 +209,7 @@ def searched_experiment(
     further: Mapping[str, tuple[Any, str]] | None = None,
 ) -> Experiment:
     """An experiment with the options of a search, and those in `further`, as `load_experiment` takes them."""
-    texts = [settings] if isinstance(settings, str) else list(settings)
-    for text in texts:
+    for text in settings if isinstance(settings, Mapping | Sequence) and not isinstance(settings, str) else ():
         if str(text).partition("=")[0].strip() in ("request_rate_rps", "workload.request_rate_rps"):
             raise ConfigError([f"settings {text!r}: has no effect: the rate is searched for, between lo and hi"])
     options: dict[str, tuple[Any, str]] = {
@@ -223,14 +231,16 @@ def parse_slos(slo: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
     """Limits in ms by name, from a mapping or from texts such as "ttft:200"; ConfigError for what is none."""
     if isinstance(slo, Mapping):
         pairs: list[tuple[str, Any]] = list(slo.items())
+    elif isinstance(slo, Sequence) and not isinstance(slo, str) and all(isinstance(part, str) for part in slo):
+        pairs = [(name, text) for name, _, text in (part.partition(":") for part in slo)]
     else:
-        pairs = [(name, text) for name, _, text in (str(part).partition(":") for part in slo)]
+        raise ConfigError([f'slo={slo!r}: must be limits in ms, {{"ttft": 200}} or ["ttft:200"]'])
     limits: dict[str, float] = {}
     problems = []
     for name, given in pairs:
         try:
-            value = float(given)
-        except (TypeError, ValueError):
+            value = math.nan if isinstance(given, bool) else float(given)
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if name not in SLOS:
             problems.append(f"slo {name!r}: is unknown{nearest(name, SLOS)}")
@@ -257,6 +267,7 @@ def search_plan(
     """`find_goodput` for a plan that `searched_plan` has made."""
     max_lanes = checks.whole("max_lanes", max_lanes, 1)
     look_ahead = look_ahead if look_ahead is None else checks.whole("look_ahead", look_ahead, 1)
+    checks.whether("progress", progress)
     directory = prepare_directory(output_directory(plan.experiment, out), OUTPUTS)
     slo = plan.experiment.slo
     criterion = Criterion(question.attainment, slo.warmup, slo.cooldown, question.joint)
@@ -292,7 +303,8 @@ def search_plan(
             cpu_s = sum(outcome.cpu_s for outcome in outcomes)
             wall_s = time.perf_counter() - begun
             rounds.append({"probes": len(wanted), "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)})
-            searches.write_probes(directory)
+            with _writing(directory):
+                searches.write_probes(directory)
             made, elapsed = decisions - searches.decisions, time.perf_counter() - started
             shown.advance(before - searches.decisions, 0, elapsed * decisions / max(made, 1))
             wanted = searches.wanted(max_lanes, look_ahead)
@@ -307,23 +319,33 @@ def search_plan(
         time.perf_counter() - started,
     )
     if rounds or not interrupted:  # a search stopped in its first round leaves an earlier one in place
-        searches.write(directory)
-        config = searches.config()
-        write_json(
-            directory / "goodput.json",
-            {
-                "experiment": config,
-                "counts": dict(found.counts),
-                **environment(),
-                "workers": workers,
-                "wall_s": round(found.wall_s, 3),
-                "rounds": rounds,
-            },
-        )
+        facts = {
+            "experiment": searches.config(),
+            "counts": dict(found.counts),
+            **environment(),
+            "workers": workers,
+            "wall_s": round(found.wall_s, 3),
+            "rounds": rounds,
+        }
+        with _writing(directory):
+            searches.write(directory)
+            write_json(directory / "goodput.json", facts)
     if interrupted:
         kept = f"the rates found so far are in {directory}" if rounds else "nothing was written"
         raise SearchInterrupted(found, f"{len(rounds)} rounds ended; {kept}")
     return found
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Says what cannot be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SearchStopped(
+            f"stopped: {error.filename or directory}: {error.strerror}; tables that were written before are kept: put "
+            "that right, and start the search again"
+        ) from None
 
 
 class SearchProgress(Progress):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from . import checks
 from .config import TABLES, ConfigError, Experiment
 from .goodput import Goodput, Question, search_plan, searched_experiment, searched_plan
 from .plan import Plan
@@ -122,6 +123,7 @@ def find_placement(
     `SearchInterrupted` on Ctrl-C: the part that was stopped has its rates in a folder of its own.
     """
     started = time.perf_counter()
+    checks.whether("exhaustive", exhaustive)
     question = Question(attainment, lo, hi, rel_tol=rel_tol, find_upper=True)
     experiment = placed_experiment(
         config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings

@@ -110,6 +110,7 @@ def iter_run(config: str | Path | Mapping[str, Any] | Experiment, **options: Any
 
 def run_plan(plan: Plan, *, progress: bool = True, **options: Any) -> Run:
     """`run_grid` for an experiment that has been expanded already."""
+    checks.whether("progress", progress)
     with closing(Execution(plan, **options)) as execution:
         interrupted = False
         try:
@@ -148,6 +149,8 @@ class Execution:
     ) -> None:
         self.plan = plan
         self._max_lanes = checks.whole("max_lanes", max_lanes, 1)
+        checks.whether("fresh", fresh)
+        checks.whether("retry_failed", retry_failed)
         choose_workers(plan, (), workers)  # an error must come before anything is written
         check_backend(backend, scheduler, workers)
         self.directory = prepare_directory(output_directory(plan.experiment, out))
@@ -313,12 +316,12 @@ def environment() -> dict[str, Any]:
 
 
 def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:
-    """The number of workers for cells of a plan; ValueError when the one asked for is below 1."""
+    """The number of workers for cells of a plan, at most one for each; ValueError when the one asked for is below 1."""
     if workers is None:
         from joblib import cpu_count
 
         return default_workers(plan, cells, cpu_count())
-    return checks.whole("workers", workers, 1)
+    return min(checks.whole("workers", workers, 1), max(len(cells), 1))
 
 
 def check_backend(backend: str, scheduler: str | None, workers: int | None) -> None:
@@ -335,7 +338,7 @@ def check_backend(backend: str, scheduler: str | None, workers: int | None) -> N
 
 def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
     """Where a run lands: `out`, or a folder of the experiment's name when nothing is said."""
-    return Path("results") / experiment.name if out is None else Path(out)
+    return Path("results") / experiment.name if out is None else checks.path("out", out)
 
 
 def check_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> None:

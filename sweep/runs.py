@@ -148,6 +148,8 @@ def run_systems(
     and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected. `verdicts` stops those
     systems whose SLO attainment is certain to be enough, or not to be: LaneResults.decided.
     """
+    if not isinstance(systems, Sequence):
+        raise ValueError(f"systems={systems!r}: must be a list of systems")
     for position, system in enumerate(systems):
         if not isinstance(system, System):
             raise ValueError(
@@ -155,8 +157,10 @@ def run_systems(
             )
     if not isinstance(gaps, bool):
         raise ValueError(f"gaps={gaps!r}: must be True or False")
+    if not isinstance(step_log, Sequence):
+        raise ValueError(f"step_log={step_log!r}: must be a list of places of systems")
     for place in step_log:
-        if not 0 <= place < len(systems):
+        if not isinstance(place, int | np.integer) or not 0 <= place < len(systems):
             raise ValueError(f"step_log={place!r}: must be places of systems, 0 to {len(systems) - 1}")
     queues = Queues(systems)
     first = first_stages(systems, queues)

@@ -147,6 +147,8 @@ class Lane(System):
 
 def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneResults:
     """`run_systems` for systems that are one scheduler each."""
+    if not isinstance(lanes, Sequence):
+        raise ValueError(f"lanes={lanes!r}: must be a list of Lanes")
     for position, lane in enumerate(lanes):
         if not isinstance(lane, Lane):
             raise ValueError(f"lanes[{position}]={lane!r}: must be a Lane")

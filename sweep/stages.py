@@ -386,7 +386,7 @@ class Batch:
         if not results.instance.flags.writeable:
             results.instance = results.instance.copy()
         served = outcome.lane.reshape(rows, self.width)
-        there = np.arange(self.width) < sizes[self.queue_of][:, None]
+        there = (np.arange(self.width) < sizes[self.queue_of][:, None]) & (served >= 0)  # -1: never routed, as stopped
         results.lane_requests[lanes] = np.bincount(served[there], minlength=lanes.size)
         begins = np.cumsum(self.counts) - self.counts
         per_instance = np.array([stage.lanes for stage in self.stages], np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from . import checks
 from .balance import ROLES
 from .checks import nearest
 from .journal import JOURNAL_NAME
@@ -182,7 +183,7 @@ def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.Data
     """
     if table not in SCHEMAS:
         raise ValueError(f"table is {table!r}, but must be one of {', '.join(SCHEMAS)}")
-    folder = Path(run_directory)
+    folder = checks.path("run_directory", run_directory)
     searched = table in ("goodput", "probes", "placement")
     cells = folder / f"{table if searched else 'cells'}.parquet"  # the table that knows the experiment
     if not folder.is_dir():

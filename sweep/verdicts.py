@@ -217,7 +217,9 @@ class Watch:
         arrival, gaps = self.arrival[queue, place] / self.rate[rows, None], self.gaps[queue, place]
         first, finish = outcome.first_token_s[cell], outcome.finish_s[cell]
         began, ended = ~np.isnan(first), ~np.isnan(finish)
-        earliest, last = np.where(began, first, now), np.where(ended, finish, now)
+        earliest = np.where(began, first, now)
+        # A request of one token is done with its first, though a lane with reserved memory may only see it later.
+        last = np.where(ended, finish, np.where(began & (gaps == 0), first, now))
         seconds = {"ttft": earliest - arrival, "e2e": last - arrival}
         if "tpot" in self.limits:
             seconds["tpot"] = np.where(began & (gaps > 0), (last - earliest) / np.maximum(gaps, 1), 0.0)

@@ -497,6 +497,21 @@ def test_a_disk_that_fills_up_while_the_tables_are_written(undisturbed, folder, 
     assert digests(folder / "disk" / "out", ["cells"]) == digests(undisturbed.directory, ["cells"])
 
 
+def test_a_search_says_that_its_disk_is_full(folder, small_disk):
+    small_disk(8)
+    command = ["goodput", "small.toml", "--slo", "ttft:60", "--iters", "3", "--workers", "1", "--out", "disk/out"]
+    done = subprocess.run([sys.executable, "-m", "servesweep", *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    full = (
+        r"stopped: disk/out.*: No space left on device; tables that were written before are kept: put that right, and"
+    )
+    assert re.search(rf"^{full} start the search again$", done.stderr, re.MULTILINE), done.stderr
+    small_disk(8000)
+    assert (
+        subprocess.run([sys.executable, "-m", "servesweep", *command], capture_output=True, timeout=300).returncode == 0
+    )
+
+
 def test_a_second_run_on_the_same_directory_is_refused(folder):
     process = start("--workers", "2", "--out", "out", "--quiet")
     wait_until(lambda: kept_cells(folder / "out"))

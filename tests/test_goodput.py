@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import servesweep.tasks as tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servesweep import ConfigError, attainment, find_goodput, load, make_workload, max_rate, run_systems
+from servesweep import ConfigError, attainment, find_goodput, load, make_workload, max_rate, run_grid, run_systems
 from servesweep.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
 from servesweep.capacity import averages, expected_rate
 from servesweep.endings import ENDINGS, wilson_interval
@@ -509,7 +510,7 @@ def test_ctrl_c_in_the_first_round_writes_nothing(tmp_path, monkeypatch):
         ({"slo": ["ttft:1", "ttft:2"]}, "slo 'ttft': is given twice"),
         ({"slo": []}, "slo: must be given, as --slo ttft:200 tpot:50"),
         ({"attainment": 90}, "attainment = 90: must be a share above 0 and at most 1"),
-        ({"lo": 0}, "lo = 0: must be a positive finite rate"),
+        ({"lo": 0}, "lo = 0: must be a rate from 1e-9 to 1e9"),
         ({"lo": 5, "hi": 2}, "lo = 5: must be at most hi, which is 2"),
         ({"iters": -1}, "iters = -1: must be a whole number from 0 to 1000"),
         ({"rel_tol": 0}, "rel_tol = 0: must be a number of at least 1e-9"),
@@ -519,10 +520,7 @@ def test_ctrl_c_in_the_first_round_writes_nothing(tmp_path, monkeypatch):
             {"settings": ["request_rate_rps=3"]},
             "settings 'request_rate_rps=3': has no effect: the rate is searched for",
         ),
-        (
-            {"lo": 1e-307, "hi": 1},
-            "lo: workload.request_rate_rps = 1e-307: is so small that the last request never arr",
-        ),
+        ({"lo": 1e-307, "hi": 1}, "lo = 1e-307: must be a rate from 1e-9 to 1e9"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(tmp_path, options, message):
@@ -552,3 +550,52 @@ def test_what_is_to_be_expected_of_other_systems():
     (decode,) = rate(system={"kind": "decode_only"}, slo={"tpot_ms": 100})
     assert one < min(prefill, decode)
     assert averages(make_workload(0, 1.0, 100, 10)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"joint": "no"}, "joint = 'no': must be True or False"),
+        ({"find_upper": 5}, "find_upper = 5: must be True or False"),
+        ({"progress": "yes"}, "progress='yes': must be True or False"),
+        ({"attainment": None}, "attainment = None: must be a share above 0 and at most 1"),
+        ({"hi": None}, "hi = None: must be a rate from 1e-9 to 1e9"),
+        ({"lo": 1e-300}, "lo = 1e-300: must be a rate from 1e-9 to 1e9"),
+        ({"slo": 5}, "slo=5: must be limits in ms"),
+        ({"slo": "ttft:200"}, "slo='ttft:200': must be limits in ms"),
+        ({"slo": {"ttft": True}}, "slo ttft:True: must be a positive number of milliseconds"),
+        ({"slo": {"ttft": 10**400}}, "must be a positive number of milliseconds"),
+        ({"settings": 5}, "settings=5: must be a dict of keys and values, or a list"),
+        ({"out": ""}, "out='': must be a path"),
+        ({"out": 5}, "out=5: must be a path"),
+        ({"trace": 5}, "trace=5: must be a path"),
+    ],
+)
+def test_wrong_kinds_of_arguments(options, message, tmp_path):
+    given = {"slo": ["ttft:60"], "progress": False, "out": tmp_path / "out", **options}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        find_goodput(GRID, **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("config", [5, None, [], b"quickstart", ""])
+def test_wrong_kinds_of_experiments(config, tmp_path):
+    message = f"config={config!r}: must be a TOML file, the name of a ready experiment"
+    for function in (run_grid, find_goodput):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            function(config, out=tmp_path)
+    with pytest.raises(ConfigError, match="config: 5 is a key: keys must be texts"):
+        run_grid({"workload": {5: 5}}, out=tmp_path)
+
+
+def test_wrong_kinds_of_arguments_of_a_run(tmp_path):
+    config = {**GRID, "workload": {**GRID["workload"], "request_rate_rps": 5}}
+    for name in ("fresh", "retry_failed", "progress"):
+        with pytest.raises(ValueError, match=f"{name}='no': must be True or False"):
+            run_grid(config, out=tmp_path, **{name: "no"})
+    for wrong in (5, None, b"run", ""):
+        with pytest.raises(ValueError, match=re.escape(f"run_directory={wrong!r}: must be a path")):
+            load(wrong)
+    with pytest.raises(ValueError, match="systems=5: must be a list of systems"):
+        run_systems(5)
+    assert list(tmp_path.iterdir()) == []

@@ -52,6 +52,22 @@ def test_json_on_stdout_and_nothing_on_stderr_when_quiet(capsys):
     assert found["search"]["iters"] == 5
 
 
+def test_limits_may_be_given_in_several_options(capsys):
+    given = [*QUICK, "--json", "--quiet", "--set", "policy=mixed", "--set", "block_size=16"]
+    assert main(["goodput", "small.toml", *given, "--slo", "ttft:60", "--slo", "tpot:8", "e2e:900"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["slo_ms"] == {"ttft": [60], "tpot": [8], "e2e": [900]}
+    assert main(["goodput", "small.toml", *given, "--slo", "ttft:60", "tpot:8", "e2e:900"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] == found["best"]
+    assert main(["goodput", "small.toml", *given, "--slo", "ttft:60", "--slo", "ttft:70"]) == 2
+    assert "slo 'ttft': is given twice" in capsys.readouterr().err
+
+
+def test_what_is_printed_says_that_each_slo_is_on_its_own(capsys):
+    assert main(["goodput", "small.toml", *QUICK, "--slo", "ttft:60", "tpot:20", "--no-joint", "--quiet"]) == 0
+    assert "(ttft <= 60 ms and tpot <= 20 ms, each on its own)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_seeds_count_together(capsys):
     assert main(["goodput", "small.toml", *QUICK, "--slo", "ttft:60", "--set", "seed=[0,1,2]", "--quiet"]) == 0
     out = capsys.readouterr().out

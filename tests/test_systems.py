@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import servesweep
 from hypothesis import given, settings
@@ -142,6 +143,44 @@ def test_large_batch(seed: int) -> None:
 
 
 # Batch independence
+
+
+@pytest.mark.parametrize("at_once", [1, 9])
+def test_how_many_finishes_are_passed_at_once_makes_no_difference(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor that none is, where a step log is kept. A third is real chat traffic, in which many finishes are passed."""
+    chat = {
+        "workload": servesweep.make_workload(
+            60, 1.0, servesweep.lognormal_len(300, 0.8, 16, 2000), servesweep.lognormal_len(60, 0.8, 1, 400), seed=3
+        ),
+        "step": servesweep.StepModel(servesweep.model("llama-3.1-8b"), servesweep.chip("h100-sxm")),
+    }
+    real = [
+        servesweep.Colocated(**chat, n_instances=2, rate=rate, **kind)
+        for rate in (3.0, 20.0)
+        for kind in (
+            {"policy": "prefill_first"},
+            {"policy": "chunked"},
+            {"policy": "mixed", "memory": "paged", "block_size": 8, "num_blocks": 130, "max_running": 16},
+        )
+    ]
+    real += [servesweep.DecodeOnly(**chat, n_instances=n, rate=20.0) for n in (1, 2)]
+
+    @fewer
+    @given(system_batches())
+    def check(cases: list[SystemCase]) -> None:
+        systems = systems_of(cases) + real
+        usual = servesweep.run_systems(systems)
+        logged = servesweep.run_systems(systems, step_log=[0])
+        with monkeypatch.context() as patch:
+            patch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
+            other = servesweep.run_systems(systems)
+        for i in range(len(systems)):
+            assert_identical(usual, i, other, i)
+            assert_identical(usual, i, logged, i)
+
+    check()
 
 
 @fewer

@@ -77,12 +77,13 @@ def check(systems, limits, criterion, on_pass, on_fail, followed=lambda system: 
     count = len(systems)
     columns = {name: np.full(count, limits.get(name, math.nan)) for name in SLOS}
     verdicts = Verdicts(criterion, columns, np.full(count, on_pass), np.full(count, on_fail))
-    whole = run_systems(systems, gaps=True)
-    early = run_systems(systems, gaps=True, verdicts=verdicts)
+    gaps = "itl_max" in limits
+    whole = run_systems(systems, gaps=gaps)
+    early = run_systems(systems, gaps=gaps, verdicts=verdicts)
     one = Verdicts(
         criterion, {name: column[:1] for name, column in columns.items()}, verdicts.on_pass[:1], verdicts.on_fail[:1]
     )
-    alone = {i: run_systems([systems[i]], gaps=True, verdicts=one) for i in range(0, count, 4)}
+    alone = {i: run_systems([systems[i]], gaps=gaps, verdicts=one) for i in range(0, count, 4)}
     found = []
     for i, system in enumerate(systems):
         expected = None
@@ -103,7 +104,8 @@ def check(systems, limits, criterion, on_pass, on_fail, followed=lambda system: 
 
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize(("on_pass", "on_fail"), [(True, True), (True, False), (False, True)])
-def test_verdicts_of_schedulers_under_every_load(joint, on_pass, on_fail):
+@pytest.mark.parametrize("itl_max", [{}, {"itl_max": 0.08}])
+def test_verdicts_of_schedulers_under_every_load(joint, on_pass, on_fail, itl_max):
     small = {"max_running": 32, "block_size": 16}
     kinds = [
         {"policy": "mixed", **small, "num_blocks": 300},
@@ -113,7 +115,7 @@ def test_verdicts_of_schedulers_under_every_load(joint, on_pass, on_fail):
         {"policy": "mixed", **small, "num_blocks": 60},  # where long requests are rejected
     ]
     systems = [Lane(CHAT, STEP, rate=rate, **kind) for kind in kinds for rate in (1.0, 8.0, 14.0, 20.0, 60.0)]
-    limits = {"ttft": 0.2, "tpot": 0.02, "e2e": 3.0, "itl_max": 0.08}
+    limits = {"ttft": 0.2, "tpot": 0.02, "e2e": 3.0, **itl_max}
     passes, fails = check(systems, limits, Criterion(0.8, 0.2, 0.2, joint), on_pass, on_fail)
     assert (passes > 3) == on_pass
     assert (fails > 3) == on_fail
@@ -141,6 +143,29 @@ def test_systems_that_are_not_followed_run_to_their_end():
     assert check(systems, {"ttft": 0.001}, Criterion(0.5, 0, 0, True), True, True, lambda system: False) == (0, 0)
     followed = [DecodeOnly(CHAT, STEP, rate=rate) for rate in (1.0, 500.0)]
     assert sum(check(followed, {"tpot": 0.012}, Criterion(0.5, 0, 0, True), True, True)) == 2
+
+
+@pytest.mark.parametrize("loops", [1, 2, 32, 200])
+def test_requests_of_one_token_are_done_when_they_come_to_a_lane_that_is_full(loops, monkeypatch):
+    """Every second request fills the memory of the lane, so that the next one waits; its only token came before."""
+    monkeypatch.setattr("servesweep.kernels.engine._LOOK", loops)
+    n, capacity = 400, STEP.kv_capacity_tokens()
+    outputs = np.where(np.arange(n) % 2 == 0, 100, 1)
+    workload = Workload(np.arange(n) * 1.0, np.full(n, capacity - 100), outputs)
+    assert check([DecodeOnly(workload, STEP)], {"e2e": 0.5}, Criterion(0.45, 0, 0, True), True, True) == (1, 0)
+    systems = [DecodeOnly(workload, STEP, rate=rate) for rate in (1.0, 0.5, 2.0)]
+    assert sum(check(systems, {"e2e": 0.5}, Criterion(0.3, 0, 0, True), True, True)) > 0
+
+
+def test_a_stopped_group_adds_nothing_to_the_instances_of_another():
+    groups = [Colocated(CHAT, STEP, 2, rate=rate) for rate in (2.0, 500.0)]
+    limits = {name: np.full(2, 0.1 if name == "ttft" else math.nan) for name in SLOS}
+    stopping = Verdicts(Criterion(0.9, 0, 0, True), limits, np.array([False, False]), np.array([True, True]))
+    found = run_systems(groups, verdicts=stopping)
+    assert found.decided.stopped.tolist() == [False, True]
+    alone = run_systems(groups[:1])
+    assert found.instances.of(0).requests.tolist() == alone.instances.of(0).requests.tolist()
+    assert sum(alone.instances.of(0).requests) == len(CHAT)
 
 
 def test_arrivals_in_any_order_and_no_window():
