@@ -34,8 +34,10 @@ def finish(engine: Engine, lanes: Ints) -> None:
     total = t.total[p.row[lanes] + request]
     leave(engine, lanes, request, total, tick, s.now[lanes], index.ravel()[found])
     s.context -= np.bincount(lanes, total, width)
+    if not engine.paged:
+        return
     tight = s.tight[lanes].nonzero()[0]
-    if engine.paged and tight.size:
+    if tight.size:
         lanes = lanes[tight]
         blocks = np.bincount(lanes, blocks_for(total[tight] - ONE, p.size[lanes]), width)
         s.used -= blocks

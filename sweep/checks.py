@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from collections.abc import Iterable
 from numbers import Real
 from pathlib import Path
@@ -58,9 +59,10 @@ def whether(name: str, value: Any) -> bool:
 
 def path(name: str, value: Any) -> Path:
     """A path that is not empty; otherwise ValueError."""
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+    given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given:
         raise ValueError(f"{name}={value!r}: must be a path, as a str or a pathlib.Path")
-    return Path(value)
+    return Path(given)
 
 
 def text(name: str, value: Any) -> str:

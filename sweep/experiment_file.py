@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ def load_experiment(
 
     ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
     """
-    if not isinstance(config, Experiment | Mapping | str | Path) or config == "":
+    if not isinstance(config, Experiment | Mapping | str | os.PathLike) or config == "":
         problem = "must be a TOML file, the name of a ready experiment, tables as a dict, or an Experiment"
         raise ConfigError([f"config={config!r}: {problem}"])
     if isinstance(config, Experiment):

@@ -148,7 +148,7 @@ def run_systems(
     and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected. `verdicts` stops those
     systems whose SLO attainment is certain to be enough, or not to be: LaneResults.decided.
     """
-    if not isinstance(systems, Sequence):
+    if not isinstance(systems, Sequence | np.ndarray):
         raise ValueError(f"systems={systems!r}: must be a list of systems")
     for position, system in enumerate(systems):
         if not isinstance(system, System):
@@ -157,7 +157,7 @@ def run_systems(
             )
     if not isinstance(gaps, bool):
         raise ValueError(f"gaps={gaps!r}: must be True or False")
-    if not isinstance(step_log, Sequence):
+    if not isinstance(step_log, Sequence | np.ndarray):
         raise ValueError(f"step_log={step_log!r}: must be a list of places of systems")
     for place in step_log:
         if not isinstance(place, int | np.integer) or not 0 <= place < len(systems):

@@ -147,7 +147,7 @@ class Lane(System):
 
 def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneResults:
     """`run_systems` for systems that are one scheduler each."""
-    if not isinstance(lanes, Sequence):
+    if not isinstance(lanes, Sequence | np.ndarray):
         raise ValueError(f"lanes={lanes!r}: must be a list of Lanes")
     for position, lane in enumerate(lanes):
         if not isinstance(lane, Lane):

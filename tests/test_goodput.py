@@ -598,4 +598,6 @@ def test_wrong_kinds_of_arguments_of_a_run(tmp_path):
             load(wrong)
     with pytest.raises(ValueError, match="systems=5: must be a list of systems"):
         run_systems(5)
+    with pytest.raises(ValueError, match="step_log=5: must be a list of places of systems"):
+        run_systems([], step_log=5)
     assert list(tmp_path.iterdir()) == []
