@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import servesweep
 from servesweep import StepModel, Workload, chip, load_trace, lognormal_len, make_workload, model
-from servesweep.runs import System
+from servesweep.serving.run import System
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 TRACE = "AzureLLMInferenceTrace_conv.csv"

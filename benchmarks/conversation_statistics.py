@@ -10,9 +10,9 @@ workload, whose figures are means over seeds. The trace is in github.com/Azure/A
 import argparse
 
 import numpy as np
-from servesweep.samples import conversation_workload
-from servesweep.traces import load_trace
-from servesweep.workloads import Workload
+from servesweep.workloads.conversation import conversation_workload
+from servesweep.workloads.traces import load_trace
+from servesweep.workloads.workload import Workload
 
 SEGMENTS, PERIODS, BINS = 60, 6, 12
 LEVELS = [*(i / 100 for i in range(100)), 0.995, 0.998, 0.999, 0.9995, 0.9999, 1.0]
@@ -32,7 +32,7 @@ def shares(values, rng):
 
 
 def toml(trace: Workload) -> str:
-    """The statistics that `servesweep.samples` draws from, as TOML."""
+    """The statistics that `servesweep.workloads.conversation` draws from, as TOML."""
     n, gaps = len(trace), np.diff(trace.arrival_s)
     segment = np.arange(n - 1) * SEGMENTS // (n - 1)
     mean_gap = np.bincount(segment, gaps) / np.bincount(segment)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 from oracles import StepTimes, oracle_step_times, run_oracle
 from servesweep import Lane, Result, attainment, find_goodput, max_rate
-from servesweep.goodput import Question, searched_plan
+from servesweep.goodput.search import Question, searched_plan
 
 SLO = {"ttft": 500.0, "tpot": 25.0}
 

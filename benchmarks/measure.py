@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from servesweep import run_systems
-from servesweep.runs import System
+from servesweep.serving.run import System
 
 from .cases import STEP, Case
 from .oracles import check, oracle_step_times, run_oracle

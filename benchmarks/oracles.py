@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from servesweep import Colocated, Disaggregated, Lane, StepModel, link
-from servesweep.runs import LaneResults, System
+from servesweep.serving.run import LaneResults, System
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 import oracle
 from oracle_steps import StepTimes
 from oracle_systems import run_system

@@ -69,7 +69,7 @@ exchange rate: a small one protects TPOT more than needed here and makes prompts
 ## What it looks like""",
     """\
 ```python
-from servesweep.timelines import timeline
+from servesweep.serving.timelines import timeline
 
 step = ss.StepModel(ss.model("llama-3.1-8b"), ss.chip("h100-sxm"))
 some = ss.conversation_workload(60, rate=14.0)
@@ -85,7 +85,7 @@ budget.""",
 ## The answer""",
     """\
 ```python
-from servesweep.reporting import best_by_policy, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
 
 print(verdict(best_by_policy(cells), slo_words(cells)))
 ```""",
@@ -148,7 +148,7 @@ ax = plots.curves(cells, "attainment")
 ```""",
     """\
 ```python
-from servesweep.reporting import best_by_policy, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
 
 best = best_by_policy(cells)
 print(verdict(best, slo_words(cells)))

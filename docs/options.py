@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from servesweep.commands import _parser
+from servesweep.commands.main import _parser
 
 PAGE = Path(__file__).parent / "options.md"
 HEAD = """# Every option

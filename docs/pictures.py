@@ -5,10 +5,10 @@ from tempfile import TemporaryDirectory
 
 import servesweep
 from servesweep import plots
-from servesweep.command_init import TEMPLATE
-from servesweep.command_plot import save
-from servesweep.self_check import WORKED_EXAMPLES
-from servesweep.timelines import timeline, timeline_of_requests
+from servesweep.commands.init import TEMPLATE
+from servesweep.commands.plot import save
+from servesweep.runner.self_check import WORKED_EXAMPLES
+from servesweep.serving.timelines import timeline, timeline_of_requests
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -7,22 +7,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .catalogue import chip, chip_names, link, link_names, model, model_names
-    from .config import ConfigError
-    from .goodput import Goodput, SearchInterrupted, SearchStopped, find_goodput
-    from .grid_run import Interrupted, Run, RunStopped
-    from .hardware import IB_NDR, NVLINK_4, Chip, Link, Model
-    from .metrics import attainment, max_rate, percentile
-    from .placement import Placement, find_placement
-    from .requests import Request, simulate
-    from .results import Result
-    from .runner import iter_run, run_grid
-    from .runs import InstanceFacts, LaneResults, run_systems
-    from .samples import conversation_workload
-    from .scheduler import Lane, run_lanes, run_scheduler
-    from .stages import ROUTERS
-    from .steps import ConstantStepTime, StepModel, kv_transfer_time
-    from .systems import (
+    from .experiment.tables import ConfigError
+    from .goodput.placement import Placement, find_placement
+    from .goodput.search import Goodput, SearchInterrupted, SearchStopped, find_goodput
+    from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
+    from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
+    from .hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
+    from .measures.metrics import attainment, max_rate, percentile
+    from .measures.result import Result
+    from .runner.run import Interrupted, Run, RunStopped
+    from .runner.runner import iter_run, run_grid
+    from .serving.run import InstanceFacts, LaneResults, run_systems
+    from .serving.scheduler import Lane, run_lanes, run_scheduler
+    from .serving.stages import ROUTERS
+    from .serving.systems import (
         Colocated,
         DecodeOnly,
         Disaggregated,
@@ -32,27 +30,29 @@ if TYPE_CHECKING:
         run_disaggregated,
         run_prefill_only,
     )
-    from .tables import load
-    from .traces import load_trace, read_trace
-    from .workloads import LognormalLen, Workload, lognormal_len, make_workload
+    from .serving.whole_steps import Request, simulate
+    from .tables.build import load
+    from .workloads.conversation import conversation_workload
+    from .workloads.traces import load_trace, read_trace
+    from .workloads.workload import LognormalLen, Workload, lognormal_len, make_workload
 
 _MODULES = {
-    "catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
-    "config": ("ConfigError",),
-    "goodput": ("Goodput", "SearchInterrupted", "SearchStopped", "find_goodput"),
-    "grid_run": ("Interrupted", "Run", "RunStopped"),
-    "hardware": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
-    "metrics": ("attainment", "max_rate", "percentile"),
-    "placement": ("Placement", "find_placement"),
-    "requests": ("Request", "simulate"),
-    "results": ("Result",),
-    "runner": ("iter_run", "run_grid"),
-    "samples": ("conversation_workload",),
-    "runs": ("InstanceFacts", "LaneResults", "run_systems"),
-    "scheduler": ("Lane", "run_lanes", "run_scheduler"),
-    "stages": ("ROUTERS",),
-    "steps": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
-    "systems": (
+    "hardware.catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
+    "experiment.tables": ("ConfigError",),
+    "goodput.search": ("Goodput", "SearchInterrupted", "SearchStopped", "find_goodput"),
+    "runner.run": ("Interrupted", "Run", "RunStopped"),
+    "hardware.parts": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
+    "measures.metrics": ("attainment", "max_rate", "percentile"),
+    "goodput.placement": ("Placement", "find_placement"),
+    "serving.whole_steps": ("Request", "simulate"),
+    "measures.result": ("Result",),
+    "runner.runner": ("iter_run", "run_grid"),
+    "workloads.conversation": ("conversation_workload",),
+    "serving.run": ("InstanceFacts", "LaneResults", "run_systems"),
+    "serving.scheduler": ("Lane", "run_lanes", "run_scheduler"),
+    "serving.stages": ("ROUTERS",),
+    "hardware.step_times": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
+    "serving.systems": (
         "Colocated",
         "DecodeOnly",
         "Disaggregated",
@@ -62,9 +62,9 @@ _MODULES = {
         "run_disaggregated",
         "run_prefill_only",
     ),
-    "tables": ("load",),
-    "traces": ("load_trace", "read_trace"),
-    "workloads": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
+    "tables.build": ("load",),
+    "workloads.traces": ("load_trace", "read_trace"),
+    "workloads.workload": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

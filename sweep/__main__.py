@@ -1,5 +1,5 @@
 """`python -m servesweep` is the command `servesweep`."""
 
-from .commands import main
+from .commands.main import command_line
 
-raise SystemExit(main())
+raise SystemExit(command_line())

@@ -1,0 +1,1 @@
+"""What the tables of a run tell: rankings, choices of cells, comparisons."""

@@ -1,0 +1,140 @@
+"""Rows and columns of a run that somebody chose by name: wrong names list the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checks import nearest
+from ..experiment.keys import column_of
+from ..experiment.tables import ROLE_TABLES, conditions
+from ..measures.metrics import MEASURES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ABOUT_THE_ROW = ("cell_id", "status", "error")
+
+
+def find_run(name: str) -> Path:
+    """The directory of a run: `name` itself, or results/`name`.
+
+    ValueError when there is neither, naming the runs under results/.
+    """
+    for path in (Path(name), Path("results") / name):
+        if path.is_dir():
+            return path
+    runs = sorted(path.parent.name for path in Path("results").glob("*/cells.parquet"))
+    known = nearest(name, runs) if runs else "; there are no runs under results/"
+    raise ValueError(f"{name} is not a run: there is no such directory{known}")
+
+
+def parameters(df: pd.DataFrame) -> list[str]:
+    """Columns that say what a cell is, in the order of the table."""
+    return [str(name) for name in df.columns if name not in MEASURES and name not in _ABOUT_THE_ROW]
+
+
+def measured(df: pd.DataFrame) -> list[str]:
+    """Columns that say what came out, in the order of the table."""
+    return [str(name) for name in df.columns if name in MEASURES]
+
+
+def axes(df: pd.DataFrame) -> list[str]:
+    """Columns of the axes of a sweep, which are the lists of its configuration, in the order of the table."""
+    tables = {name: table for name, table in df.attrs.get("config", {}).items() if isinstance(table, dict)}
+    columns = {
+        column_of(name, key)
+        for name, table in tables.items()
+        for key, value in table.items()
+        if isinstance(value, list) and key != "n_gpus"
+    }
+    # Where a role has a value of its own, the column of all instances is empty and those of the roles tell.
+    own = {key for role in ROLE_TABLES for key in tables.get(role, {}) if key in columns}
+    columns |= {column_of(role, key) for role in ROLE_TABLES for key in own}
+    return [name for name in parameters(df) if name in columns]
+
+
+def check_names(names: Sequence[str], known: Sequence[str], what: str = "column") -> None:
+    """ValueError for the first name that is not known, listing the closest and all that are."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{name!r} is no {what}{nearest(name, known)}")
+
+
+def check_numbers(df: pd.DataFrame, names: Sequence[str]) -> None:
+    """ValueError for a name that is no column, or a column that does not hold numbers."""
+    numbers = [str(name) for name in df.columns if df[name].dtype.kind in "iuf"]
+    check_names(names, list(map(str, df.columns)))
+    check_names(names, numbers, "column of numbers")
+
+
+def rows_where(df: pd.DataFrame, selection: str) -> pd.DataFrame:
+    """The rows that a text chooses: "policy=chunked,block_size=16"; a column that is named twice may have either value.
+
+    ValueError for an unknown column, a text that is no condition, or a choice of no row; the values that the column
+    has are then listed.
+    """
+    import numpy as np
+
+    pairs = conditions(selection)
+    if not pairs:
+        raise ValueError(f"{selection!r}: must be conditions such as policy=chunked,block_size=16")
+    check_names([name for name, _ in pairs], list(map(str, df.columns)))
+    wanted: dict[str, list[str]] = {}
+    for name, value in pairs:
+        wanted.setdefault(name, []).append(value)
+    chosen = np.ones(len(df), bool)
+    for name, texts in wanted.items():
+        met = np.zeros(len(df), bool)
+        for text in texts:
+            met |= _equals(df[name], text)
+        if not met.any():
+            there = [plain_text(value) for value in df[name].drop_duplicates().tolist()]
+            raise ValueError(f"{name}={'/'.join(texts)}: no row has it{nearest(texts[0], there)}")
+        chosen &= met
+    if not chosen.any():
+        raise ValueError(f"{selection!r}: chooses none of the {len(df):,} rows")
+    return df[chosen]
+
+
+def one_cell(df: pd.DataFrame, cell: str) -> Any:
+    """The row of the cell whose id begins with `cell`, or that conditions choose; ValueError for none or several."""
+    if conditions(cell):
+        chosen = rows_where(df, cell)
+        if len(chosen) > 1:
+            raise ValueError(f"cell {cell!r}: chooses {len(chosen):,} cells, but must choose one")
+        return chosen.iloc[0]
+    found = df[df["cell_id"].str.startswith(cell)]
+    if len(found) != 1:
+        many = f"{len(found)} cell ids begin" if len(found) else "no cell id begins"
+        raise ValueError(f"cell {cell!r}: {many} with it; `servesweep show RUN --sort COLUMN` lists ids")
+    return found.iloc[0]
+
+
+def plain(value: Any) -> Any:
+    """A pandas value as a plain one, None for missing."""
+    import pandas as pd
+
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def plain_text(value: Any) -> str:
+    """A parameter as it is written in an experiment; "-" for missing."""
+    value = plain(value)
+    return "-" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _equals(column: pd.Series[Any], text: str) -> Any:
+    """Which rows [n] hold the value that a text writes; "" and "-" are missing."""
+    if text in ("", "-"):
+        return column.isna().to_numpy()
+    if column.dtype.kind in "iuf":
+        try:
+            number = float(text)
+        except ValueError:
+            return column.isna().to_numpy() & False
+        return (column.astype(float) == number).to_numpy(bool)
+    return (column.astype(object) == text).to_numpy(bool)

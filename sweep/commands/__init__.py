@@ -1,0 +1,1 @@
+"""The commands of `servesweep`, one module each."""

@@ -1,0 +1,73 @@
+"""What the commands share: how one is registered, how a run is named, where text and JSON go. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+RUN_HELP = "directory of a run, or the name of one under results/"
+WHERE_HELP = "only the cells with these values, such as policy=chunked,block_size=16; a column named twice has either"
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str, description: str = ""
+) -> argparse.ArgumentParser:
+    """A new command with the option that all have; `run` returns its exit code."""
+    parser = commands.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(command=run)
+    return parser
+
+
+def load_run(name: str, table: str = "cells", where: str | None = None) -> pd.DataFrame:
+    """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong."""
+    from ..analysis.selection import find_run, rows_where
+    from ..experiment.tables import ConfigError
+    from ..tables.build import load
+
+    try:
+        frame = load(find_run(name), table)
+        return frame if where is None else rows_where(frame, where)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def column_list(text: str) -> list[str]:
+    """Names in a text such as "policy,ttft_p99_s"."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def at_least_one(text: str) -> int:
+    """A count, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
+    return int(text)
+
+
+def a_share(text: str) -> float:
+    """A share above 0 and at most 1, for argparse."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a share above 0 and at most 1, such as 0.9")
+    return share
+
+
+def print_json(content: Any) -> None:
+    import json
+
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """To people: stdout is for data."""
+    print(text, file=sys.stderr)

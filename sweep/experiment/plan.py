@@ -1,0 +1,348 @@
+"""What a sweep will do: an experiment multiplied out to an ordered list of cells, each with a content id.
+
+A cell is one configuration under one workload at one request rate. Its id is a hash of what changes its answer and of
+nothing else, with the names of model, chip and link: not of paths, the number of workers, or the other cells of the
+sweep. So a value that is added to an axis changes the id of no other cell, and the same cell has the same id in every
+experiment. No two cells of a plan have the same id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..measures.metrics import SLOS
+from ..workloads.workload import LognormalLen, Workload, make_workload
+from .keys import column_of, key_names
+from .setups import SETUP_TABLES, Setup, System, make_setups, points
+from .tables import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
+
+RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Requests at a mean rate of 1 request/s, shared by every cell that meets them.
+
+    columns      values of their columns in the cells table
+    identity     what decides these requests, for the content id
+    description  what they are, in a few lines
+    """
+
+    workload: Workload
+    columns: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    description: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """One row of the cells table, before it is simulated."""
+
+    cell_id: str
+    traffic: Traffic
+    setup: Setup
+    slo: Mapping[str, Any]
+    request_rate_rps: float
+
+    def columns(self) -> dict[str, Any]:
+        """Values of the columns that say what the cell is."""
+        return {
+            "cell_id": self.cell_id,
+            **self.traffic.columns,
+            "request_rate_rps": self.request_rate_rps,
+            **self.setup.columns,
+            **self.slo,
+        }
+
+    def system(self) -> System:
+        """The cell as the engine takes it."""
+        return self.setup.system(self.traffic.workload, self.request_rate_rps)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The cells of an experiment, in the order of the rows of its table."""
+
+    experiment: Experiment
+    cells: tuple[Cell, ...]
+
+    @property
+    def feasible(self) -> list[int]:
+        """Positions of the cells that can be simulated."""
+        return [at for at, cell in enumerate(self.cells) if cell.setup.infeasible is None]
+
+    @property
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Keys with more than one value, and their values."""
+        entries = {
+            column_of(table, key).replace("_slo_s", "_ms"): value
+            for table in TABLES
+            for key, value in vars(getattr(self.experiment, table)).items()
+            if self.experiment.in_use(table, key)
+        }
+        return {key: value for key, value in entries.items() if isinstance(value, tuple) and len(value) > 1}
+
+    def select(self, selection: str) -> list[int]:
+        """Positions of the cells that a text chooses.
+
+        selection  "all"; ids of cells or beginnings of ids, "3f2a,77c0"; or conditions on columns,
+                   "policy=chunked,block_size=16": a column that is named twice may have either value
+
+        ValueError for an unknown column, an id that fits no cell or several, and a choice of no cell.
+        """
+        parts = [part.strip() for part in selection.split(",")]
+        if parts == ["all"]:
+            return list(range(len(self.cells)))
+        if conditions(selection):
+            return self._where(selection)
+        chosen = set()
+        for part in parts:
+            found = [at for at, cell in enumerate(self.cells) if part and cell.cell_id.startswith(part)]
+            if len(found) != 1:
+                many = f"{len(found)} cell ids begin" if found else "no cell id begins"
+                raise ValueError(
+                    f"{selection!r}: {many} with {part!r}: must be "
+                    '"all", cell ids, or conditions such as policy=chunked,block_size=16'
+                )
+            chosen.update(found)
+        return sorted(chosen)
+
+    def _where(self, selection: str) -> list[int]:
+        check_columns(selection)
+        wanted: dict[str, list[str]] = {}
+        for column, value in conditions(selection):
+            wanted.setdefault(column, []).append(value)
+        found = []
+        for at, cell in enumerate(self.cells):
+            values = cell.columns()
+            if all(any(_same(values[column], text) for text in texts) for column, texts in wanted.items()):
+                found.append(at)
+        if not found:
+            raise ValueError(f"{selection!r}: chooses none of the {len(self.cells)} cells")
+        return found
+
+
+def expand(experiment: Experiment) -> Plan:
+    """All cells of an experiment, workloads built.
+
+    >>> from servesweep.experiment.reader import load_experiment
+    >>> experiment = load_experiment({
+    ...     "workload": {"kind": "synthetic", "prompt": 100, "output": 10, "request_rate_rps": [1, 2]},
+    ...     "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm"},
+    ...     "scheduler": {"policy": "mixed", "block_size": 16},
+    ... })
+    >>> [cell.cell_id for cell in expand(experiment).cells]
+    ['7790e990733b0749', '4f5839f319e6a115']
+
+    ConfigError for a trace that cannot be used, for a rate so small that requests would never arrive, for cells that
+    come to the same, and when not a single cell can run.
+    """
+    traffics = _traffics(experiment)
+    _check_rates(experiment, traffics)
+    setups, rates = make_setups(experiment), experiment.workload.request_rate_rps
+    if all(setup.infeasible for setup in setups):
+        reasons = dict.fromkeys(setup.infeasible for setup in setups)
+        where = experiment.with_options(*SETUP_TABLES)
+        raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
+    slos = {kind: _slos(experiment, kind) for kind in experiment.system.kind}
+    cells = tuple(
+        Cell(cell_id[:16], traffic, setup, slo, rate)
+        for traffic in traffics
+        for setup in setups
+        for slo in slos[setup.kind]
+        for rate, cell_id in zip(
+            rates, content_ids(identity(traffic, setup, slo), "request_rate_rps", rates), strict=True
+        )
+    )
+    plan = Plan(experiment, cells)
+    problems = _repeated(plan) + _refused(plan)
+    for key, selection in vars(experiment.output).items():
+        try:
+            plan.select(selection if selection is not None else "all")
+        except ValueError as error:
+            problems.append(f"{experiment.place('output', key)}: output.{key} = {error}")
+    if problems:
+        raise ConfigError(problems)
+    return plan
+
+
+def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any]) -> dict[str, Any]:
+    """All that changes the answer of a cell, but its rate."""
+    return {
+        "rules": RULES_VERSION,
+        "workload": traffic.identity,
+        **setup.identity,
+        # Of the SLOs, these two always count: an SLO that is added later changes no id where it is not set.
+        "slo": {key: value for key, value in slo.items() if value is not None or key in ("ttft_slo_s", "tpot_slo_s")},
+    }
+
+
+def _slos(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
+    """Columns of the SLOs that a kind of system has."""
+    return [
+        {
+            **{f"{x}_slo_s": None if point[f"{x}_ms"] is None else point[f"{x}_ms"] / 1000 for x in SLOS},
+            "warmup": point["warmup"],
+            "cooldown": point["cooldown"],
+        }
+        for point in points(experiment.slo, {"system.kind": kind})
+    ]
+
+
+def _check_rates(experiment: Experiment, traffics: list[Traffic]) -> None:
+    """ConfigError for rates at which a request would never arrive."""
+    where = experiment.place("workload", "request_rate_rps")
+    last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
+    problems = [
+        f"{where}: workload.request_rate_rps = {rate!r}: is so small that the last request never arrives"
+        for rate in experiment.workload.request_rate_rps
+        if not math.isfinite(last_s / rate)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _repeated(plan: Plan) -> list[str]:
+    """The problem of two cells that are the same: values of an axis that differ, but come to the same."""
+    first: dict[str, int] = {}
+    for at, cell in enumerate(plan.cells):
+        before = first.setdefault(cell.cell_id, at)
+        if before != at:
+            axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
+            where = plan.experiment.with_options("workload", *SETUP_TABLES, "slo")
+            return [f"{where}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
+    return []
+
+
+def _refused(plan: Plan) -> list[str]:
+    """What the engine refuses, for whole traffics and set-ups: with rates and SLOs it has nothing to do."""
+    pairs = {(id(cell.traffic), id(cell.setup)): cell for cell in plan.cells if cell.setup.infeasible is None}
+    problems = []
+    for cell in pairs.values():
+        try:
+            cell.system()
+        except ValueError as error:
+            where = plan.experiment.with_options(*SETUP_TABLES)
+            problems.append(f"{where}: {cell.traffic.columns['workload']}: {error}")
+    return list(dict.fromkeys(problems))
+
+
+def content_id(identity: Mapping[str, Any]) -> str:
+    """sha256 of the canonical JSON: sorted keys, no spaces, the shortest digits that give a number back.
+
+    >>> content_id({"rules": 1, "request_rate_rps": 0.1})
+    'fde49daee98a8be77c34d54958893fdb03469a1a809c36cdb3aa8ea88cf08af9'
+    """
+    return hashlib.sha256(_canonical(identity).encode()).hexdigest()
+
+
+def content_ids(identity: Mapping[str, Any], key: str, values: Iterable[Any]) -> list[str]:
+    """`content_id` of an identity with each of these values of one more key. The rest becomes text once.
+
+    >>> content_ids({"rules": 1}, "request_rate_rps", [0.1]) == [content_id({"rules": 1, "request_rate_rps": 0.1})]
+    True
+    """
+    parts = [(name, f"{_canonical(name)}:{_canonical(value)}") for name, value in sorted(identity.items())]
+    before = "".join(f"{part}," for name, part in parts if name < key)
+    after = "".join(f",{part}" for name, part in parts if name > key)
+    texts = (f"{{{before}{_canonical(key)}:{_canonical(value)}{after}}}" for value in values)
+    return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _traffics(experiment: Experiment) -> list[Traffic]:
+    """Every workload of the sweep at unit rate, built once."""
+    table = experiment.workload
+    traces: dict[int | None, tuple[Workload, str]] = {}
+    traffics = []
+    for point in points(table):
+        try:
+            if table.kind == "trace" and point["seed"] not in traces:
+                traces[point["seed"]] = _trace(table, point["seed"])
+            traffics.append(_traffic(table, point, traces))
+        except (ValueError, OSError) as error:
+            raise ConfigError([f"{_blamed(experiment, str(error))}: workload: {error}"]) from None
+    return traffics
+
+
+def _blamed(experiment: Experiment, error: str) -> str:
+    """Where the key came from that an error of the workload is about; with none, where the trace came from."""
+    key = "columns" if "columns names" in error else error.partition("=")[0].strip()
+    return experiment.place("workload", key if key in key_names(WorkloadTable) else "path")
+
+
+def _traffic(
+    table: WorkloadTable, point: Mapping[str, Any], traces: Mapping[int | None, tuple[Workload, str]]
+) -> Traffic:
+    n, seed = point["n_requests"], point["seed"]
+    facts: dict[str, Any] = {"kind": table.kind, "n_requests": n, "seed": seed}
+    if table.kind == "conversation":
+        from ..workloads.conversation import conversation_workload
+
+        workload, name = conversation_workload(n, seed=seed), table.kind
+    elif table.kind == "synthetic":
+        assert table.prompt is not None
+        assert table.output is not None
+        cv = {} if point["cv"] is None else {"cv": point["cv"]}
+        workload = make_workload(n, 1.0, table.prompt, table.output, seed, point["arrivals"], **cv)
+        name = table.kind
+        lengths = {
+            key: asdict(length) if isinstance(length, LognormalLen) else length
+            for key, length in (("prompt", table.prompt), ("output", table.output))
+        }
+        facts |= {**lengths, "arrivals": point["arrivals"], **cv}
+    else:
+        recorded, description = traces[seed]
+        workload, name = _first(recorded, n).at_unit_rate(), recorded.name
+        # The seed counts although the requests do: where nothing is spread, all seeds give the same ones.
+        facts = {"kind": table.kind, "requests": _digest(workload), "seed": seed}
+    if table.kind != "trace":  # its span and rate at unit rate would only mislead
+        description = f"{name}: {n:,} requests, seed {seed}\n" + workload.describe().partition("\n")[2]
+    columns = {"workload": name, "n_requests": len(workload), **{key: point[key] for key in ("arrivals", "cv", "seed")}}
+    return Traffic(workload, columns, facts, description)
+
+
+def _trace(table: WorkloadTable, seed: int | None) -> tuple[Workload, str]:
+    """The requests of the trace, as many as any cell needs, and what was understood."""
+    from ..workloads.traces import read_trace
+
+    assert table.path is not None
+    longest = None if None in table.n_requests else max(n for n in table.n_requests if n is not None)
+    options = {key: getattr(table, key) for key in ("format", "columns", "on_bad", "spread_s", "start_s", "end_s")}
+    workload, report = read_trace(table.path, limit=longest, seed=seed or 0, **options)
+    return workload, str(report)
+
+
+def _first(workload: Workload, n: int | None) -> Workload:
+    """The first n requests; ValueError when there are fewer."""
+    if n is None or n == len(workload):
+        return workload
+    if n > len(workload):
+        raise ValueError(f"n_requests = {n}: must be at most {len(workload)}, the requests of the trace after its cuts")
+    return Workload(workload.arrival_s[:n], workload.prompt_tokens[:n], workload.output_tokens[:n], workload.name)
+
+
+def _digest(workload: Workload) -> str:
+    """sha256 of the requests themselves: whatever is done to read a trace, the same requests are the same traffic."""
+    digest = hashlib.sha256()
+    for array, kind in ((workload.arrival_s, "<f8"), (workload.prompt_tokens, "<i8"), (workload.output_tokens, "<i8")):
+        digest.update(array.astype(kind).tobytes())
+    return digest.hexdigest()
+
+
+def _same(value: Any, text: str) -> bool:
+    """Whether a parameter has the value that a text writes."""
+    if isinstance(value, int | float):
+        try:
+            return float(text) == value
+        except ValueError:
+            return False
+    return text == ("" if value is None else value)

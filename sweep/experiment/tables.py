@@ -1,0 +1,315 @@
+"""Experiments: the tables of a TOML file as frozen dataclasses, whose fields are the keys (docs/sweeps.md).
+
+A key that is an *axis* takes one value or a list of values, and is kept as a tuple. How a file is read and checked is
+in `experiment_file`; what the axes multiply to is in `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..checks import MAX_TOKENS, nearest
+from ..hardware import catalogue
+from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
+from ..serving.scheduler import POLICIES
+from ..serving.stages import ROUTERS
+from ..serving.systems import COLOCATED_MEMORIES, MAX_INSTANCES
+from ..workloads.trace_formats import FORMATS
+from ..workloads.traces import ON_BAD
+from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
+from .keys import Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
+
+KINDS = ("conversation", "synthetic", "trace")
+TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens")
+DEFAULT_REQUESTS = 2000
+
+
+class ConfigError(ValueError):
+    """An experiment that cannot be run. `problems`: a text for each wrong thing, with its place and the value."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+SYSTEMS = ("colocated", "disaggregated", "prefill_only", "decode_only")
+ROLE_TABLES = ("prefill_instance", "decode_instance")
+
+_ONE_ROLE = ("colocated", "prefill_only", "decode_only")  # systems whose instances are all alike
+_COUNT: dict[str, Any] = {"lowest": 1, "highest": 2**63 - 1}  # what a column of the tables holds
+_SEED: dict[str, Any] = {"lowest": 0, "highest": 2**63 - 1}
+_INSTANCES: dict[str, Any] = {"lowest": 1, "highest": MAX_INSTANCES}
+
+
+def _limits(range_: tuple[float, float]) -> dict[str, Any]:
+    return {"lowest": range_[0], "highest": range_[1]}
+
+
+_CHIP: dict[str, Any] = {"lookup": catalogue.chip}
+_LINK: dict[str, Any] = {"lookup": catalogue.link}
+_DEGREE = _limits((1, MAX_DEGREE))
+_BYTES, _EFFICIENCY, _OVERHEAD = _limits(BYTES_RANGE), _limits(EFFICIENCY_RANGE), _limits((0, MAX_OVERHEAD_S))
+_RESERVED: dict[str, Any] = {"lowest": 0, "below": 1}
+_SYNTHETIC = needs("kind", "synthetic")
+_TRACE = needs("kind", "trace")
+_BURSTY = needs("arrivals", "bursty")
+_ALIKE = needs("system.kind", *_ONE_ROLE)
+_DISAGGREGATED = needs("system.kind", "disaggregated")
+_PREFILLS = needs("system.kind", "disaggregated", "prefill_only")  # on instances that do nothing else
+_DECODES = needs("system.kind", "colocated", "disaggregated", "decode_only")
+_HAS_TTFT = needs("system.kind", "colocated", "disaggregated", "prefill_only")
+_SEVERAL = above_one("n_instances") | above_one("n_prefill") | above_one("n_decode")
+_PAGED = needs("memory", "paged")
+_SCHEDULED = needs("memory", "paged", "unlimited")  # by the rules of docs/scheduler.md
+_RESERVE = needs("memory", "reserve")
+_CHUNKED = needs("policy", "chunked")
+
+
+def _inherited(key: str, on: Callable[[str], Needs] = lambda role: _DISAGGREGATED) -> Needs:
+    """A role of a disaggregated system takes the key from [instance]; `on` is what else the role must be."""
+    prefill, decode = (left_out(f"{role}.{key}") & on(role) for role in ROLE_TABLES)
+    return prefill | decode
+
+
+def _sharded(role: str) -> Needs:
+    """A role whose instances have a tp above 1, of its own or from [instance]."""
+    return _DISAGGREGATED & (above_one(f"{role}.tp") | left_out(f"{role}.tp") & above_one("instance.tp"))
+
+
+def _of_instances(kind: type, key: str, **limits: Any) -> dict[str, Key]:
+    """A key of [instance], of effect on systems of one role, and on a role that does not have a value of its own."""
+    return as_key(kind, **limits, needs=_ALIKE | _inherited(key))
+
+
+@dataclass(frozen=True)
+class WorkloadTable:
+    """[workload]: which requests, and at which rates.
+
+    `n_requests` None: the whole trace. `seed` None: nothing is drawn (a trace that is not spread).
+    """
+
+    kind: str = field(default="conversation", metadata=as_key(str, axis=False, names=KINDS))
+    n_requests: tuple[int | None, ...] = field(
+        default=(DEFAULT_REQUESTS,), metadata=as_key(int, lowest=1, highest=MAX_REQUESTS)
+    )
+    seed: tuple[int | None, ...] = field(default=(0,), metadata=as_key(int, lowest=0, highest=_COUNT["highest"]))
+    prompt: int | LognormalLen | None = field(
+        default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
+    )
+    output: int | LognormalLen | None = field(
+        default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
+    )
+    arrivals: tuple[str, ...] = field(default=("poisson",), metadata=as_key(str, names=ARRIVALS, needs=_SYNTHETIC))
+    cv: tuple[float, ...] = field(default=(1.0,), metadata=as_key(float, **_limits(CV_RANGE), needs=_BURSTY))
+    path: Path | None = field(default=None, metadata=as_key(str, axis=False, needs=_TRACE))
+    format: str | None = field(default=None, metadata=as_key(str, axis=False, names=FORMATS, needs=_TRACE))
+    columns: dict[str, str] | None = field(default=None, metadata=as_key(dict, axis=False, needs=_TRACE))
+    start_s: float | None = field(default=None, metadata=as_key(float, axis=False, lowest=0, needs=_TRACE))
+    end_s: float | None = field(default=None, metadata=as_key(float, axis=False, above=0, needs=_TRACE))
+    spread_s: float | str | None = field(
+        default=None, metadata=as_key(float, axis=False, above=0, names=("auto",), needs=_TRACE)
+    )
+    on_bad: str = field(default="error", metadata=as_key(str, axis=False, names=ON_BAD, needs=_TRACE))
+    request_rate_rps: tuple[float, ...] = field(default=(), metadata=as_key(float, above=0, ranged=True))
+
+
+@dataclass(frozen=True)
+class SystemTable:
+    """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis."""
+
+    kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=SYSTEMS))
+    n_instances: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE))
+    )
+    n_prefill: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
+    n_decode: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    )
+    router: tuple[str, ...] = field(default=(ROUTERS[0],), metadata=as_key(str, names=ROUTERS, needs=_SEVERAL))
+    router_seed: tuple[int, ...] = field(
+        default=(0,), metadata=as_key(int, **_SEED, needs=needs("router", "random", "power_of_two"))
+    )
+    transfer_link: tuple[str, ...] = field(
+        default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", "disaggregated"))
+    )
+    n_gpus: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT))
+
+
+@dataclass(frozen=True)
+class InstanceTable:
+    """[instance]: the GPUs of one instance and the model on them. Defaults are those of `StepModel`."""
+
+    model: tuple[str, ...] = field(default=(), metadata=as_key(str, lookup=catalogue.model))
+    chip: tuple[str, ...] = field(default=(), metadata=_of_instances(str, "chip", **_CHIP))
+    tp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "tp", **_DEGREE))
+    pp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "pp", **_DEGREE))
+    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "weight_bytes", **_BYTES))
+    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "kv_bytes", **_BYTES))
+    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_of_instances(float, "mfu", **_EFFICIENCY))
+    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_of_instances(float, "mbu", **_EFFICIENCY))
+    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_of_instances(float, "overhead_s", **_OVERHEAD))
+    mem_reserve: tuple[float, ...] = field(default=(0.1,), metadata=_of_instances(float, "mem_reserve", **_RESERVED))
+    link: tuple[str, ...] = field(
+        default=("nvlink4",),
+        metadata=as_key(str, **_LINK, needs=_ALIKE & above_one("tp") | _inherited("link", _sharded)),
+    )
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """[prefill_instance] and [decode_instance]: where the instances of this role differ from [instance].
+
+    (None,) stands for the values of [instance].
+    """
+
+    chip: tuple[str | None, ...] = field(default=(None,), metadata=as_key(str, **_CHIP, needs=_DISAGGREGATED))
+    tp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
+    pp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
+    weight_bytes: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED)
+    )
+    kv_bytes: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED))
+    mfu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
+    mbu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
+    overhead_s: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_OVERHEAD, needs=_DISAGGREGATED)
+    )
+    mem_reserve: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, **_RESERVED, needs=_DISAGGREGATED)
+    )
+    link: tuple[str | None, ...] = field(
+        default=(None,),
+        metadata=as_key(
+            str, **_LINK, needs=_DISAGGREGATED & (above_one("tp") | left_out("tp") & above_one("instance.tp"))
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class SchedulerTable:
+    """[scheduler]: batching policy and KV memory. `num_blocks` None: all that the KV capacity holds."""
+
+    policy: tuple[str, ...] = field(
+        default=("mixed",), metadata=as_key(str, names=POLICIES, needs=needs("system.kind", "colocated"))
+    )
+    memory: tuple[str, ...] = field(
+        default=("unlimited",), metadata=as_key(str, names=COLOCATED_MEMORIES, needs=_DECODES)
+    )
+    max_running: tuple[int, ...] = field(default=(256,), metadata=as_key(int, **_COUNT, needs=_SCHEDULED))
+    block_size: tuple[int, ...] = field(default=(16,), metadata=as_key(int, **_COUNT, needs=_PAGED))
+    num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT, needs=_PAGED))
+    token_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _SCHEDULED))
+    chunk_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _RESERVE))
+    max_tokens: tuple[int, ...] = field(
+        default=(4096,), metadata=as_key(int, **_COUNT, needs=needs("policy", "prefill_first") | _PREFILLS)
+    )
+
+
+@dataclass(frozen=True)
+class SloTable:
+    """[slo]: what a request must meet (None: not checked), and the shares of first and last requests not counted."""
+
+    ttft_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_HAS_TTFT))
+    tpot_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
+    e2e_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
+    itl_max_ms: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, above=0, needs=_DECODES))
+    warmup: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
+    cooldown: float = field(default=0.2, metadata=as_key(float, axis=False, lowest=0, below=1))
+
+
+@dataclass(frozen=True)
+class OutputTable:
+    """[output]: cells whose requests, steps and instances are written as tables of their own; see `Plan.select`."""
+
+    requests: str | None = field(default=None, metadata=as_key(str, axis=False))
+    steps: str | None = field(default=None, metadata=as_key(str, axis=False))
+    instances: str | None = field(default=None, metadata=as_key(str, axis=False))
+
+
+TABLES: dict[str, type] = {
+    "workload": WorkloadTable,
+    "system": SystemTable,
+    "instance": InstanceTable,
+    **dict.fromkeys(ROLE_TABLES, RoleTable),
+    "scheduler": SchedulerTable,
+    "slo": SloTable,
+    "output": OutputTable,
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment.
+
+    source   the file that it came from, for messages
+    origins  for keys that came from elsewhere, such as ("output", "steps"): from where, such as "--steps"
+    """
+
+    name: str
+    workload: WorkloadTable
+    instance: InstanceTable
+    scheduler: SchedulerTable
+    slo: SloTable = SloTable()
+    output: OutputTable = OutputTable()
+    system: SystemTable = SystemTable()
+    prefill_instance: RoleTable = RoleTable()
+    decode_instance: RoleTable = RoleTable()
+    source: str = "config"
+    origins: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+
+    def in_use(self, table: str, key: str) -> bool:
+        """Whether a key has an effect on any cell."""
+        return in_use(vars(self), table, key)
+
+    def place(self, table: str, key: str) -> str:
+        """Where the value of a key came from, for messages."""
+        return self.origins.get((table, key), self.source)
+
+    def with_options(self, *tables: str) -> str:
+        """The source, and the keys of some tables that came from elsewhere, for messages about none in particular."""
+        keys = [f"{origin} {'.'.join(path)}" for path, origin in self.origins.items() if path[0] in tables]
+        return f"{self.source} with {', '.join(keys)}" if keys else self.source
+
+    def tables(self) -> dict[str, Any]:
+        """The experiment as plain tables, defaults filled in, which give the same experiment when they are read again.
+
+        Of a trace's path only the file's name is kept: where it lies is no part of an experiment.
+        """
+        tables: dict[str, Any] = {"name": self.name}
+        for name in TABLES:
+            table = getattr(self, name)
+            entries = {f.name: _plain(getattr(table, f.name)) for f in fields(table) if self.in_use(name, f.name)}
+            if any(value is not None for value in entries.values()):
+                tables[name] = {key: value for key, value in entries.items() if value is not None}
+        return tables
+
+
+def conditions(selection: str) -> list[tuple[str, str]]:
+    """Column and value of each condition of a choice of cells; empty where it is "all" or ids of cells."""
+    parts = [part.partition("=") for part in selection.split(",")]
+    return [(column.strip(), value.strip()) for column, _, value in parts] if all(part[1] for part in parts) else []
+
+
+def check_columns(selection: str) -> None:
+    """ValueError for a choice of cells by a column that is no parameter."""
+    tables = ("system", "instance", *ROLE_TABLES, "scheduler", "slo")
+    columns = [
+        *("cell_id", "workload", "arrivals", "cv", "n_requests", "seed", "request_rate_rps"),
+        *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
+    ]
+    for column, _ in conditions(selection):
+        if column not in columns:
+            raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return None if value == (None,) else _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    if isinstance(value, LognormalLen):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    return value.name if isinstance(value, Path) else value

@@ -1,0 +1,1 @@
+"""Searches for the highest request rate that keeps the SLOs, and for placements."""

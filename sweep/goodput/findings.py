@@ -1,0 +1,170 @@
+"""What a search for goodput found out: the rate, how sure it is, which SLO binds, how it ended and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.steptime import step_seconds
+from ..measures.metrics import SLOS
+from .bisection import CONVERGED, LOWER_END_FAILS, UPPER_END_PASSES, Search
+
+if TYPE_CHECKING:
+    from ..experiment.plan import Cell
+
+NOT_MONOTONE, UNRESOLVED, INTERRUPTED = "not_monotone", "unresolved", "interrupted"
+ENDINGS = (CONVERGED, UPPER_END_PASSES, LOWER_END_FAILS, NOT_MONOTONE, UNRESOLVED, INTERRUPTED)
+APART = (
+    1.01  # rates closer than this tell nothing of monotony: near overload, attainment jumps by the schedule's chance
+)
+_Z = 1.959963984540054  # of a two-sided interval of 95 %
+
+FloatArray = NDArray[np.float64]
+Probe = Mapping[str, Any]  # a row of the probes table
+
+
+def wilson_interval(attainment: Any, requests: Any) -> tuple[FloatArray, FloatArray]:
+    """The 95 % interval of a share of independent requests, NaN where there are none: E. B. Wilson, JASA 22 (1927).
+
+    It never leaves [0, 1], and has a width even where all requests agree.
+    """
+    share, n = np.asarray(attainment, np.float64), np.asarray(requests, np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = 1 + _Z**2 / n
+        centre = (share + _Z**2 / (2 * n)) / scale
+        half = _Z * np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n)) / scale
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def finding(cell: Cell, search: Search, target: float, asked: Sequence[Probe]) -> dict[str, Any]:
+    """The columns of the goodput table that a search fills.
+
+    search  as far as it has come
+    asked   the probes that it asked for, in any order
+    """
+    probes = sorted(asked, key=lambda probe: float(probe["request_rate_rps"]))
+    ending, reason = _ending(cell, search, target, probes)
+    n_gpus = cell.setup.n_gpus
+    found: dict[str, Any] = {"target": target, "probes": len(probes), "ending": ending, "reason": reason}
+    passing = [probe for probe in probes if probe["met"] and probe["request_rate_rps"] <= search.lo]
+    failing = [probe for probe in probes if not probe["met"] and probe["request_rate_rps"] >= search.lo]
+    if failing:
+        found["next_rate_rps"] = failing[0]["request_rate_rps"]
+        if not failing[0]["stopped"]:
+            found["binding_slo"] = binding_slo(cell, failing[0])
+    if passing:
+        best = passing[-1]
+        found["max_rate_rps"] = best["request_rate_rps"]
+        found["goodput_per_gpu_rps"] = best["request_rate_rps"] / n_gpus
+        names = [*(f"{name}_attainment" for name in SLOS), "attainment_requests", "attainment_low", "attainment_high"]
+        for name in ["attainment", *names, "output_throughput_tps", "ttft_p99_s", "tpot_p99_s"]:
+            found[name] = best[name]
+        found["output_throughput_per_gpu_tps"] = best["output_throughput_tps"] / n_gpus
+        found["rate_low_rps"], found["rate_high_rps"] = _beyond_chance(passing, failing, target)
+    return found
+
+
+def binding_slo(cell: Cell, probe: Probe) -> str:
+    """The SLO with the lowest attainment of its own; of equal ones the first in the order of `SLOS`."""
+    limited = [name for name in SLOS if cell.slo[f"{name}_slo_s"] is not None]
+    return min(limited, key=lambda name: float(probe[f"{name}_attainment"]))
+
+
+def _beyond_chance(
+    passing: Sequence[Probe], failing: Sequence[Probe], target: float
+) -> tuple[float | None, float | None]:
+    sure = [probe["request_rate_rps"] for probe in passing if probe["attainment_low"] >= target]
+    hopeless = [probe["request_rate_rps"] for probe in failing if probe["attainment_high"] < target]
+    return max(sure, default=None), min(hopeless, default=None)
+
+
+def _ending(cell: Cell, search: Search, target: float, probes: Sequence[Probe]) -> tuple[str, str | None]:
+    """How a search ended, and why when that says more than its name. `probes` ascend in rate."""
+    if not search.ended:
+        return INTERRUPTED, "the search was stopped; max_rate_rps and next_rate_rps are the ends of its interval then"
+    if search.phase == LOWER_END_FAILS:
+        return LOWER_END_FAILS, _why_infeasible(cell, target, probes[0])
+    if search.phase == UPPER_END_PASSES:
+        top = probes[-1]
+        return UPPER_END_PASSES, (
+            f"{top['attainment']:.1%} at {top['request_rate_rps']:g} req/s, the highest rate tried: raise the upper "
+            "end, or let the search find it"
+        )
+    # Of a stopped one only the requests that decided are known: those of a bad moment, maybe.
+    whole = [probe for probe in probes if not probe["stopped"]]
+    for probe in whole[1:]:
+        slower = [p for p in whole if p["request_rate_rps"] * APART <= probe["request_rate_rps"]]
+        lowest = min(slower, key=lambda p: float(p["attainment_high"]), default=probe)
+        if probe["attainment_low"] > lowest["attainment_high"]:
+            return NOT_MONOTONE, (
+                f"{lowest['attainment']:.1%} at {lowest['request_rate_rps']:.4g} req/s but "
+                f"{probe['attainment']:.1%} at {probe['request_rate_rps']:.4g} req/s, which is beyond chance: higher "
+                "rates that pass may exist"
+            )
+    passing, failing = ([probe for probe in probes if probe["met"] == met] for met in (True, False))
+    low, high = _beyond_chance(passing, failing, target)
+    if low is None or high is None:
+        sides = " and ".join(side for side, rate in (("passes", low), ("fails", high)) if rate is None)
+        n = int(probes[0]["attainment_requests"])
+        return UNRESOLVED, (
+            f"no rate asked for {sides} beyond chance: {n:,} requests are too few to tell attainment from {target:g}"
+        )
+    return CONVERGED, None
+
+
+def _why_infeasible(cell: Cell, target: float, probe: Probe) -> str:
+    """Why not even the lower end passes: the step model's reason if it has one, else what was measured there."""
+    n = len(cell.traffic.workload)
+    if probe["rejected"] > (1 - target) * n:
+        return f"{int(probe['rejected']):,} of {n:,} requests are rejected: they need more KV blocks than there are"
+    physics = _too_slow_alone(cell, target)
+    if physics is not None:
+        return physics
+    if math.isnan(probe["attainment"]):
+        return "no request is left in the window"
+    name = binding_slo(cell, probe)
+    return (
+        f"{probe['attainment']:.1%} of {int(probe['attainment_requests']):,} requests meet every SLO at "
+        f"{probe['request_rate_rps']:g} req/s, the lower end; {probe[f'{name}_attainment']:.1%} meet that on {name}"
+    )
+
+
+def _too_slow_alone(cell: Cell, target: float) -> str | None:
+    """Why too few requests could meet an SLO even with the instance to themselves, or None.
+
+    A prompt takes at least the time of a step that holds nothing else, a further token that of a decode step which
+    reads the prompt and the first token. Waiting, batches and chunks only add to these.
+    """
+    work, setup = cell.traffic.workload, cell.setup
+    prompt, gaps = work.prompt_tokens.astype(np.float64), work.output_tokens - 1
+    prefill = (setup.prefill_step or setup.step).coefficients()
+    # Requests of decode_only systems arrive with their first token.
+    prefill_s = step_seconds(prefill, prompt, prompt * (prompt + 1) / 2, prompt) * (setup.kind != "decode_only")
+    decode_s = np.where(gaps > 0, step_seconds(setup.step.coefficients(), 1.0, prompt + 1, prompt + 1), 0.0)
+    floors = {"ttft": prefill_s, "tpot": decode_s, "e2e": prefill_s + gaps * decode_s, "itl_max": decode_s}
+    what = {
+        "ttft": "the prefill of the shortest prompt alone",
+        "tpot": "a decode step alone",
+        "e2e": "the quickest request alone",
+        "itl_max": "a decode step alone",
+    }
+    worst = None
+    for name, seconds in floors.items():
+        limit = cell.slo[f"{name}_slo_s"]
+        share = 1.0 if limit is None else float(np.mean(seconds <= limit))
+        if share < target and (worst is None or share < worst[0]):
+            floor_s = float(np.min(seconds[gaps > 0])) if name in ("tpot", "itl_max") else float(seconds.min())
+            slo = f"the {name} SLO of {1000 * limit:g} ms"
+            worst = (
+                share,
+                (
+                    f"{what[name]} takes {1000 * floor_s:.3g} ms, longer than {slo}"
+                    if floor_s > limit
+                    else f"only {share:.1%} of the requests could meet {slo} with the instance to themselves"
+                ),
+            )
+    return None if worst is None else worst[1]

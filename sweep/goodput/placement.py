@@ -1,0 +1,329 @@
+"""The best way to split a number of GPUs between prefill and decode, searched as DistServe's placement search does.
+
+Each role on its own first: the goodput of one prefill instance under the TTFT SLO, and of one decode instance under the
+TPOT SLO, for every parallelism. Then the numbers of instances, by arithmetic, and one simulation of the whole system
+under every SLO (Zhong et al., OSDI 2024, section 4.1; docs/placement.md says what differs).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from .. import checks
+from ..experiment.plan import Plan
+from ..experiment.tables import TABLES, ConfigError, Experiment
+from ..runner.runner import environment, output_directory, prepare_directory, write_json
+from ..tables.build import placement_table, write_table
+from ..tables.schemas import PLACEMENT_SCHEMA
+from .search import Goodput, Question, search_plan, searched_experiment, searched_plan
+from .splits import Parallelism, Split, balanced_split, choose_split
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTPUTS = ("placement.parquet", "placement.json")
+ROLE_SLOS = {"prefill": "ttft", "decode": "tpot"}
+
+Row = Mapping[str, Any]  # of the goodput or the placement table
+_SEARCHED = {  # keys that may have several values: what is searched, and what only colocated systems have
+    *(("system", key) for key in ("kind", "n_instances", "n_prefill", "n_decode", "n_gpus")),
+    *((table, key) for table in ("instance", "prefill_instance", "decode_instance") for key in ("tp", "pp")),
+    *(("scheduler", key) for key in ("policy", "token_budget", "chunk_budget")),
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A placement search that has ended, as its directory holds it.
+
+    split      what was chosen, and what its roles on their own promised
+    balanced   the split of all pairs of parallelisms that promises most, which need not be of the best ones
+    verdict    the outcome in a line
+    warnings   what to know before the numbers are used
+    failed     candidates whose simulation failed
+    """
+
+    experiment: Experiment
+    question: Question
+    directory: Path
+    n_gpus: int
+    split: Split
+    balanced: Split
+    is_exhaustive: bool
+    verdict: str
+    warnings: tuple[str, ...]
+    failed: int
+    wall_s: float
+
+    @cached_property
+    def df(self) -> pd.DataFrame:
+        """One row a candidate, the best of each part first; units and definitions in `df.attrs`."""
+        from ..tables.build import load
+
+        return load(self.directory, "placement")
+
+    @property
+    def prefill(self) -> pd.DataFrame:
+        """One prefill instance of each parallelism."""
+        return self.df[self.df["part"] == "prefill"]
+
+    @property
+    def decode(self) -> pd.DataFrame:
+        """One decode instance of each parallelism."""
+        return self.df[self.df["part"] == "decode"]
+
+    @property
+    def chosen(self) -> pd.DataFrame:
+        """The row of the system that was chosen."""
+        return self.df[(self.df["part"] == "joint") & self.df["is_chosen"]]
+
+    @property
+    def exhaustive(self) -> pd.DataFrame | None:
+        """All systems of the joint search, the chosen one among them; None when it was not asked for."""
+        return self.df[self.df["part"] == "joint"] if self.is_exhaustive else None
+
+
+def find_placement(
+    config: str | Path | Mapping[str, Any] | Experiment,
+    *,
+    n_gpus: int | None = None,
+    exhaustive: bool = False,
+    slo: Mapping[str, float] | Sequence[str] | None = None,
+    attainment: float = 0.9,
+    lo: float = 0.05,
+    hi: float = 64.0,
+    rel_tol: float = 0.01,
+    warmup: float | None = None,
+    cooldown: float | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    trace: str | Path | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    progress: bool = True,
+) -> Placement:
+    """Choose parallelism and number of prefill and decode instances for a number of GPUs, and write the tables.
+
+    config      an experiment as for `find_goodput`. tp and pp of [instance], or of a role's own table, are what is
+                searched; its system, numbers of instances and rates are not used; its policies and budgets are those
+                of the colocated systems that `exhaustive` compares with
+    n_gpus      GPUs to split, at least 2; None: system.n_gpus of the experiment
+    exhaustive  also search every split with every pair of parallelisms of at most n_gpus, and colocated systems
+    slo, attainment, lo, hi, rel_tol, warmup, cooldown, workers, out, trace, settings, progress
+                as for `find_goodput`; an upper end that passes is doubled. ttft and tpot must be limited
+
+    ConfigError when something is wrong, no pair of instances fits, or a role meets its SLO with no parallelism.
+    `SearchInterrupted` on Ctrl-C: the part that was stopped has its rates in a folder of its own.
+    """
+    started = time.perf_counter()
+    checks.whether("exhaustive", exhaustive)
+    question = Question(attainment, lo, hi, rel_tol=rel_tol, find_upper=True)
+    experiment = placed_experiment(
+        config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings
+    )
+    n_gpus = _gpus(experiment, n_gpus)
+    plans = {role: role_plan(experiment, question, role, n_gpus) for role in ROLE_SLOS}
+    directory = prepare_directory(output_directory(experiment, out), OUTPUTS)
+
+    def search(part: str, plan: Plan) -> Goodput:
+        return search_plan(plan, question, workers=workers, out=directory / part, progress=progress)
+
+    found = {role: search(role, plan) for role, plan in plans.items()}
+    parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
+    prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
+    split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
+    plan = joint_plan(experiment, question, n_gpus, parts) if exhaustive else split_plan(experiment, question, split)
+    found["joint"] = search("joint", plan)
+    parts["joint"] = _rows(found["joint"])
+    rows = placement_rows(parts, split)
+    facts = {**question.tables(), "n_gpus": n_gpus, "exhaustive": exhaustive}
+    tables = {key: value for key, value in experiment.tables().items() if key != "output"}
+    del tables["workload"]["request_rate_rps"]
+    write_table(directory / "placement.parquet", placement_table(rows, {**tables, "placement": facts}))
+
+    from ..reports.placement_tables import cautions, verdict
+
+    placement = Placement(
+        experiment,
+        question,
+        directory,
+        n_gpus,
+        split,
+        balanced,
+        exhaustive,
+        verdict(rows, exhaustive),
+        (
+            *dict.fromkeys(warning for part in found.values() for warning in part.warnings),
+            *cautions(rows, split, balanced),
+        ),
+        sum(part.counts["failed"] for part in found.values()),
+        time.perf_counter() - started,
+    )
+    facts |= {"verdict": placement.verdict, "wall_s": round(placement.wall_s, 3)}
+    write_json(directory / "placement.json", {"experiment": tables, "placement": facts, **environment()})
+    return placement
+
+
+def placed_experiment(
+    config: str | Path | Mapping[str, Any] | Experiment, question: Question, **options: Any
+) -> Experiment:
+    """An experiment of both kinds of system, so that every key of either may be given; ConfigError if it is no single
+    question, or lacks an SLO.
+
+    options  of `searched_experiment`
+    """
+    kinds = (["colocated", "disaggregated"], "placement")
+    experiment = searched_experiment(config, question, **options, further={"system.kind": kinds})
+    problems = []
+    for table in TABLES:
+        for key, values in vars(getattr(experiment, table)).items():
+            several = isinstance(values, tuple) and len(values) > 1 and (table, key) not in _SEARCHED
+            if several and experiment.in_use(table, key):
+                problems.append(
+                    f"{experiment.place(table, key)}: {table}.{key} = {list(values)}: must be one value: a placement "
+                    "is for one model, chip, link and traffic; it searches tp and pp"
+                )
+    for name in ROLE_SLOS.values():
+        if getattr(experiment.slo, f"{name}_ms") == (None,):
+            problems.append(
+                f"{experiment.source}: slo: {name} must be limited too, as --slo ttft:500 tpot:50, or by ttft_ms and "
+                "tpot_ms of [slo]: prefill instances are chosen by ttft, decode instances by tpot"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return experiment
+
+
+def role_plan(experiment: Experiment, question: Question, role: str, n_gpus: int) -> Plan:
+    """One instance of a role, in every parallelism that leaves a GPU for the other role; under its SLO alone."""
+    own = {key: values for key, values in vars(getattr(experiment, f"{role}_instance")).items() if values != (None,)}
+    held = {**vars(experiment.instance), **own}
+    sizes = {tp * pp for tp in held["tp"] for pp in held["pp"]}
+    fitting = sorted(size for size in sizes if size < n_gpus)
+    if not fitting:
+        raise ConfigError([f"n_gpus = {n_gpus}: a {role} instance takes {min(sizes)} GPUs: must be more than that"])
+    name = ROLE_SLOS[role]
+    return searched_plan(
+        experiment,
+        question,
+        slo={name: getattr(experiment.slo, f"{name}_ms")[0]},
+        settings={
+            **{f"instance.{key}": list(values) for key, values in own.items()},
+            "system.kind": f"{role}_only",
+            "system.n_instances": 1,
+            "system.n_gpus": fitting,
+        },
+    )
+
+
+def split_plan(experiment: Experiment, question: Question, split: Split) -> Plan:
+    """The system of a split, under every SLO."""
+    settings: dict[str, Any] = {"system.kind": "disaggregated", "system.n_gpus": split.n_gpus}
+    for role, count, one in (("prefill", split.n_prefill, split.prefill), ("decode", split.n_decode, split.decode)):
+        settings |= {f"system.n_{role}": count, f"{role}_instance.tp": one.tp, f"{role}_instance.pp": one.pp}
+    return searched_plan(experiment, question, settings=settings)
+
+
+def joint_plan(experiment: Experiment, question: Question, n_gpus: int, parts: Mapping[str, Sequence[Row]]) -> Plan:
+    """Every disaggregated system of at most `n_gpus`, and every colocated one that has no room for another instance.
+
+    parts  rows of each role: parallelisms that cannot run there are left out
+    """
+    degrees = {
+        role: {key: sorted({row[key] for row in parts[role] if row["status"] != "infeasible"}) for key in ("tp", "pp")}
+        for role in ROLE_SLOS
+    }
+    sizes = {role: {tp * pp for tp in held["tp"] for pp in held["pp"]} for role, held in degrees.items()}
+    least = {role: min(row["n_gpus"] for row in parts[role] if row["status"] != "infeasible") for role in ROLE_SLOS}
+    counts = {
+        role: range(1, max(1, (n_gpus - least[other]) // least[role]) + 1)
+        for role, other in (("prefill", "decode"), ("decode", "prefill"))
+    }
+    alike = {tp * pp for tp in experiment.instance.tp for pp in experiment.instance.pp}
+    colocated = range(1, max(1, n_gpus // min(alike)) + 1)
+    totals = {n * size for n in colocated for size in alike}
+    totals |= {
+        n_prefill * prefill + n_decode * decode
+        for n_prefill, n_decode in itertools.product(*counts.values())
+        for prefill, decode in itertools.product(*sizes.values())
+    }
+    settings: dict[str, Any] = {
+        "system.n_gpus": sorted(total for total in totals if total <= n_gpus),
+        "system.n_instances": list(colocated),
+    }
+    for role in ROLE_SLOS:
+        settings[f"system.n_{role}"] = list(counts[role])
+        settings |= {f"{role}_instance.{key}": values for key, values in degrees[role].items()}
+    plan = searched_plan(experiment, question, settings=settings)
+    cells = [plan.cells[at] for at in plan.feasible]
+    kept = [
+        cell
+        for cell in cells
+        if cell.setup.prefill_step is not None or cell.setup.n_gpus + cell.setup.step.n_gpus > n_gpus
+    ]
+    return replace(plan, cells=tuple(kept))
+
+
+def parallelisms(role: str, rows: Sequence[Row]) -> list[Parallelism]:
+    """Those at which a role meets its SLO at some rate; ConfigError, with the reasons, where there are none."""
+    found = [Parallelism(row["tp"], row["pp"], row["max_rate_rps"]) for row in rows if row["max_rate_rps"] is not None]
+    if not found:
+        reasons = dict.fromkeys(f"tp {row['tp']}, pp {row['pp']}: {row['reason'] or row['error']}" for row in rows)
+        raise ConfigError([f"no {role} instance meets the {ROLE_SLOS[role]} SLO: {reason}" for reason in reasons])
+    return found
+
+
+def placement_rows(parts: Mapping[str, Sequence[Row]], split: Split) -> list[dict[str, Any]]:
+    """The rows of the placement table: by part, then by rate (of a role: per GPU), then fewer GPUs, the chosen."""
+    rates = {role: {(row["tp"], row["pp"]): row["max_rate_rps"] for row in parts[role]} for role in ROLE_SLOS}
+    made = []
+    for part, rows in parts.items():
+        by = "max_rate_rps" if part == "joint" else "goodput_per_gpu_rps"
+        new = [
+            {
+                **{name: row[name] for name in PLACEMENT_SCHEMA.names if name in row},
+                "part": part,
+                "is_chosen": _is_chosen(part, row, split),
+                "predicted_rps": _predicted(row, rates),
+            }
+            for row in rows
+        ]
+        made += sorted(new, key=lambda row: (-(row[by] or 0.0), row["n_gpus"], not row["is_chosen"]))
+    return made
+
+
+def _is_chosen(part: str, row: Row, split: Split) -> bool:
+    if part == "joint":
+        return all(row[name] == value for name, value in split.layout().items())
+    one = split.prefill if part == "prefill" else split.decode
+    return (one.tp, one.pp) == (row["tp"], row["pp"])
+
+
+def _predicted(row: Row, rates: Mapping[str, Mapping[tuple[int, int], float | None]]) -> float | None:
+    if row["system"] != "disaggregated":
+        return None
+    taken = [(row[f"n_{role}"], rates[role][row[f"{role}_tp"], row[f"{role}_pp"]]) for role in ROLE_SLOS]
+    known = [count * rate for count, rate in taken if rate is not None]
+    return min(known) if len(known) == len(taken) else None
+
+
+def _rows(found: Goodput) -> list[Row]:
+    rows: list[Row] = pq.read_table(found.directory / "goodput.parquet").to_pylist()
+    return rows
+
+
+def _gpus(experiment: Experiment, n_gpus: int | None) -> int:
+    """The number of GPUs asked for, or that of the experiment."""
+    values = experiment.system.n_gpus if n_gpus is None else (n_gpus,)
+    number = values[0]
+    if len(values) != 1 or isinstance(number, bool) or not isinstance(number, int) or number < 2:
+        given = "is missing" if values == (None,) else f"= {number if len(values) == 1 else list(values)!r}"
+        raise ConfigError([f"n_gpus {given}: must be one number of at least 2, as --n-gpus 8 or system.n_gpus"])
+    return number

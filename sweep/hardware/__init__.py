@@ -1,0 +1,1 @@
+"""Models, chips, links, and how long a step takes on them."""

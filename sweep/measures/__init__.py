@@ -1,0 +1,1 @@
+"""What one run gives back, and every measure of it."""

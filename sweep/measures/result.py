@@ -1,0 +1,200 @@
+"""What one simulated run gives back: when every request got its first and last token, and the run's counters.
+
+Letters: N requests, in the order of the workload.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .metrics import measures, one_lane
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..serving.run import InstanceFacts
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+class Result:
+    """The outcome of one run; entry i of every array belongs to request i of the workload.
+
+    Only the first five arrays are needed, so a result can also be built from measurements of a real server.
+
+    Attributes:
+        arrival_s: float64 [N], seconds; the clock starts at 0.
+        prompt_tokens, output_tokens: int64 [N].
+        first_token_s: float64 [N], end of the step that made the first token; NaN for a rejected request.
+        finish_s: float64 [N], end of the step that made the last token; NaN for a request that did not finish
+            (rejected, or a run that only prefills).
+        kv_ready_s: float64 [N], when the KV cache reached the decode instance; NaN where nothing is transferred.
+        admitted_s: float64 [N], start of the first step that the request was admitted to; NaN where unknown.
+        preemptions: int64 [N], how often the request lost its KV blocks.
+        rejected: bool [N], refused because it could never fit.
+        steps, prefill_tokens, recomputed_tokens, peak_blocks: counters of the whole run.
+        running_steps, block_steps: running requests, and blocks held, summed over the steps; NaN where not counted.
+        busy_s: seconds spent inside steps; NaN where not counted.
+        num_blocks: KV blocks of the instance; NaN for unlimited memory.
+        itl_max_s: float64 [N], the longest time between two tokens; None unless gaps were kept (`run_systems`).
+        itl_counts: times between tokens, counted by length; None likewise.
+        batch_steps: steps that running_steps and block_steps are sums over; all steps unless given.
+        instances: what each instance of a system did; None where unknown.
+
+    Raises:
+        ValueError: an array that is not one-dimensional or not as long as `arrival_s`.
+    """
+
+    def __init__(
+        self,
+        arrival_s: ArrayLike,
+        prompt_tokens: ArrayLike,
+        output_tokens: ArrayLike,
+        first_token_s: ArrayLike,
+        finish_s: ArrayLike,
+        kv_ready_s: ArrayLike | None = None,
+        admitted_s: ArrayLike | None = None,
+        preemptions: ArrayLike | None = None,
+        rejected: ArrayLike | None = None,
+        *,
+        steps: int = 0,
+        prefill_tokens: int = 0,
+        recomputed_tokens: int = 0,
+        peak_blocks: int = 0,
+        running_steps: float = np.nan,
+        block_steps: float = np.nan,
+        busy_s: float = np.nan,
+        num_blocks: float = np.nan,
+        batch_steps: int | None = None,
+        instances: InstanceFacts | None = None,
+        itl_max_s: ArrayLike | None = None,
+        itl_counts: FloatArray | None = None,
+    ) -> None:
+        self.arrival_s: FloatArray = np.asarray(arrival_s, dtype=np.float64)
+        if self.arrival_s.ndim != 1:
+            raise ValueError(f"arrival_s must be one-dimensional, one entry a request, not {self.arrival_s.shape}")
+        n = len(self.arrival_s)
+        self.prompt_tokens: IntArray = _column("prompt_tokens", prompt_tokens, np.int64, n)
+        self.output_tokens: IntArray = _column("output_tokens", output_tokens, np.int64, n)
+        self.first_token_s: FloatArray = _column("first_token_s", first_token_s, np.float64, n)
+        self.finish_s: FloatArray = _column("finish_s", finish_s, np.float64, n)
+        self.kv_ready_s: FloatArray = _column("kv_ready_s", kv_ready_s, np.float64, n, missing=np.nan)
+        self.admitted_s: FloatArray = _column("admitted_s", admitted_s, np.float64, n, missing=np.nan)
+        self.preemptions: IntArray = _column("preemptions", preemptions, np.int64, n, missing=0)
+        self.rejected: BoolArray = _column("rejected", rejected, np.bool_, n, missing=False)
+        self.steps = int(steps)
+        self.prefill_tokens = int(prefill_tokens)
+        self.recomputed_tokens = int(recomputed_tokens)
+        self.peak_blocks = int(peak_blocks)
+        self.running_steps = float(running_steps)
+        self.block_steps = float(block_steps)
+        self.busy_s = float(busy_s)
+        self.num_blocks = float(num_blocks)
+        self.batch_steps = self.steps if batch_steps is None else int(batch_steps)
+        self.instances = instances
+        self.itl_max_s = None if itl_max_s is None else _column("itl_max_s", itl_max_s, np.float64, n)
+        self.itl_counts = itl_counts
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def __repr__(self) -> str:
+        finished = int(np.count_nonzero(~np.isnan(self.finish_s)))
+        rejected = int(np.count_nonzero(self.rejected))
+        return f"Result({len(self)} requests, {finished} finished, {rejected} rejected, {self.steps} steps)"
+
+    @property
+    def ttft_s(self) -> FloatArray:
+        """Time to first token, float64 [N], seconds: first token - arrival."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> FloatArray:
+        """Time per output token, float64 [N], seconds: (finish - first token) / (output tokens - 1).
+
+        0 for a one-token output, NaN for a request that did not finish.
+        """
+        gaps = self.output_tokens - 1
+        return (self.finish_s - self.first_token_s) / np.maximum(gaps, 1) * (gaps > 0)
+
+    @property
+    def e2e_s(self) -> FloatArray:
+        """End-to-end latency, float64 [N], seconds: finish - arrival."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def queue_delay_s(self) -> FloatArray:
+        """Queueing delay, float64 [N], seconds: first admission - arrival."""
+        return self.admitted_s - self.arrival_s
+
+    @property
+    def kv_transfer_s(self) -> FloatArray:
+        """KV transfer time, float64 [N], seconds: KV at the decode instance - first token; NaN without a transfer."""
+        return self.kv_ready_s - self.first_token_s
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas DataFrame of one row a request, in the order of the workload; `request` is the position in it."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "request": np.arange(len(self)),
+                "arrival_s": self.arrival_s,
+                "prompt_tokens": self.prompt_tokens,
+                "output_tokens": self.output_tokens,
+                "admitted_s": self.admitted_s,
+                "first_token_s": self.first_token_s,
+                "kv_ready_s": self.kv_ready_s,
+                "finish_s": self.finish_s,
+                "queue_delay_s": self.queue_delay_s,
+                "ttft_s": self.ttft_s,
+                "tpot_s": self.tpot_s,
+                "e2e_s": self.e2e_s,
+                "kv_transfer_s": self.kv_transfer_s,
+                "preemptions": self.preemptions,
+                "rejected": self.rejected,
+            }
+        )
+
+    def summary(
+        self,
+        ttft_slo: float | None = None,
+        tpot_slo: float | None = None,
+        warmup: float = 0.2,
+        cooldown: float = 0.2,
+        n_gpus: int = 1,
+        e2e_slo: float | None = None,
+        itl_max_slo: float | None = None,
+    ) -> dict[str, float | int]:
+        """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/measures.md.
+
+        SLOs in seconds, None for not checked. `warmup` and `cooldown` are the shares of the requests, in arrival
+        order, that the window of the latency measures leaves out. `n_gpus` divides the measures per GPU.
+        """
+        values: dict[str, Any] = measures(
+            one_lane(self),
+            ttft_slo_s=ttft_slo,
+            tpot_slo_s=tpot_slo,
+            e2e_slo_s=e2e_slo,
+            itl_max_slo_s=itl_max_slo,
+            warmup=warmup,
+            cooldown=cooldown,
+            n_gpus=n_gpus,
+        )
+        return {name: column[0].item() for name, column in values.items()}
+
+
+def _column(name: str, values: ArrayLike | None, dtype: Any, n: int, missing: Any = None) -> NDArray[Any]:
+    if values is None:
+        if missing is None:
+            raise ValueError(f"{name} is None, but an array of {n} entries is needed")
+        return np.full(n, missing, dtype=dtype)
+    column = np.asarray(values, dtype=dtype)
+    if column.shape != (n,):
+        raise ValueError(f"{name} has shape {column.shape}, but arrival_s has {n} entries: one entry a request")
+    return column

@@ -1,0 +1,1 @@
+"""Tables for the terminal, and the HTML report."""

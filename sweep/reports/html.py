@@ -1,0 +1,176 @@
+"""The report of a run: one HTML file with its data, plots and tables in it, which needs no network."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.ranking import TARGET, best_by_policy, best_rows, ranked, rejections, slo_words, verdict
+from ..analysis.selection import axes, measured, parameters, plain, plain_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STATUSES = ("ok", "infeasible", "failed")
+DIGITS = 5  # significant, of a measure; the tables of the run have all
+BEST = 12  # configurations in the table at the top
+
+
+def report_html(df: pd.DataFrame, facts: dict[str, Any] | None = None, target: float = TARGET) -> str:
+    """The report of a cells table, as `load` gives it.
+
+    facts   what run.json holds, or nothing
+    target  attainment that the best rate must keep
+
+    ValueError for a table without rows.
+    """
+    if df.empty:
+        raise ValueError("the table has no cell, so there is nothing to report")
+    data = json.dumps(report_data(df, facts or {}, target), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    page = files("servesweep.reports").joinpath("page")
+    parts = {
+        "title": f"{_name(df)} - servesweep".replace("&", "&amp;").replace("<", "&lt;"),
+        "style": page.joinpath("report.css").read_text("utf-8"),
+        "script": page.joinpath("report.js").read_text("utf-8"),
+        # Nothing in the data may end the element that it is in.
+        "data": data.replace("<", "\\u003c"),
+    }
+    html = page.joinpath("report.html").read_text("utf-8")
+    for name, text in parts.items():
+        html = html.replace("{{" + name + "}}", text)
+    return html
+
+
+def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[str, Any]:
+    """All that the page shows, as plain data; cells are columns of one value a cell."""
+    config = df.attrs.get("config", {})
+    swept = [name for name in axes(df) if df[name].nunique(dropna=False) > 1] or ["request_rate_rps"]
+    shown = [name for name in measured(df) if df[name].notna().any()]
+    best, unit = ranked(df, target), df.attrs["units"]
+    headers, rows = best_rows(best[:BEST]) if best else ([], [])
+    text = len(best[0].parameters) if best else 0
+    counts = [
+        f"{int((df['status'] == status).sum()):,} {status}" for status in STATUSES if (df["status"] == status).any()
+    ]
+    errors = df["error"].dropna().unique().tolist()
+    return {
+        "name": _name(df),
+        "verdict": verdict(best_by_policy(df, target), slo_words(df), target),
+        "counts": f"{len(df):,} cells: {', '.join(counts)}. {_workloads(df)}",
+        "warning": rejections(df),
+        "target": target,
+        "slo": {
+            name.removesuffix("_slo_s"): df[name].dropna().unique().tolist()
+            for name in parameters(df)
+            if name.endswith("_slo_s")
+        },
+        "axes": [_axis(df, name, unit[name]) for name in swept],
+        "measures": [{"name": name, "unit": unit[name]} for name in shown],
+        "id": df["cell_id"].tolist(),
+        "statuses": STATUSES,
+        "status": [STATUSES.index(status) for status in df["status"]],
+        "errors": errors,
+        "error": [errors.index(error) if isinstance(error, str) else -1 for error in df["error"]],
+        "axis": [_places(df, name) for name in swept],
+        "measure": [_rounded(df[name]) for name in shown],
+        "bestTitle": f"Best {len(rows):,} of {len(best):,} configurations, at {target:.0%} attainment",
+        "bestColumns": [[header, "text" if place < text else ""] for place, header in enumerate(headers)],
+        "best": rows,
+        "definitions": {
+            name: {"unit": unit[name], "definition": df.attrs["definitions"][name]}
+            for name in (*parameters(df), *shown)
+        },
+        "toml": toml_text(config),
+        "file": f"{_name(df)}.toml",
+        "facts": _facts(facts),
+        "fixed": [
+            [name, plain_text(df[name].iloc[0])]
+            for name in parameters(df)
+            if name not in swept and df[name].notna().any() and df[name].nunique(dropna=False) == 1
+        ],
+    }
+
+
+def toml_text(tables: dict[str, Any]) -> str:
+    """An experiment as TOML: plain tables, as `Experiment.tables` gives them."""
+    lines = [f"{key} = {_value(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # a string, number or truth value is written alike
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _name(df: pd.DataFrame) -> str:
+    return str(df.attrs.get("config", {}).get("name", "run"))
+
+
+def _workloads(df: pd.DataFrame) -> str:
+    names = ", ".join(map(str, df["workload"].drop_duplicates()))
+    low, high = int(df["n_requests"].min()), int(df["n_requests"].max())
+    return f"Workload {names}, {low:,}{f' to {high:,}' if high > low else ''} requests a cell."
+
+
+def _axis(df: pd.DataFrame, name: str, unit: str) -> dict[str, Any]:
+    values = [plain(value) for value in _values(df, name)]
+    number = all(isinstance(value, int | float) or value is None for value in values)
+    return {"name": name, "unit": unit, "values": values, "number": number}
+
+
+def _values(df: pd.DataFrame, name: str) -> list[Any]:
+    """Distinct values: numbers ascending, text in the order of the configuration; missing last."""
+    found = df[name].dropna().drop_duplicates()
+    values = (found.sort_values() if df[name].dtype.kind in "iuf" else found).tolist()
+    return [*values, None] if df[name].isna().any() else values
+
+
+def _places(df: pd.DataFrame, name: str) -> list[int]:
+    values = {value: place for place, value in enumerate(_values(df, name))}
+    return [
+        values[None if missing else value] for value, missing in zip(df[name].tolist(), df[name].isna(), strict=True)
+    ]
+
+
+def _rounded(column: pd.Series[Any]) -> list[int | float | None]:
+    """Values with DIGITS significant digits, whole ones without a point; None for missing."""
+    values = column.astype(float).to_numpy()
+    found: list[int | float | None] = []
+    for value in values.tolist():
+        if not math.isfinite(value):
+            found.append(None)
+        elif value.is_integer() and abs(value) < 2**53:
+            found.append(int(value))
+        else:
+            found.append(float(f"{value:.{DIGITS}g}"))
+    return found
+
+
+def _facts(facts: dict[str, Any]) -> list[list[str]]:
+    """Versions, machine and times of run.json."""
+    found = [[name, str(text)] for name, text in facts.get("versions", {}).items()]
+    found += [[name, str(text)] for name, text in facts.get("machine", {}).items()]
+    found += [[name, str(facts[name])] for name in ("rules_version", "workers", "wall_s") if name in facts]
+    return found
+
+
+def read_facts(directory: Path) -> dict[str, Any]:
+    """What run.json of a run holds; empty when it is not there or cannot be read."""
+    try:
+        found = json.loads((directory / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,183 @@
+"""What a placement search tells: its verdict in a line, two tables for the terminal, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.ranking import slo_words
+from ..analysis.selection import plain
+from ..goodput.bisection import CONVERGED, UPPER_END_PASSES
+from ..goodput.placement import ROLE_SLOS
+from .text_tables import print_table, with_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..goodput.placement import Placement
+    from ..goodput.splits import Split
+
+Row = Mapping[str, Any]  # of the placement table
+SHOWN = 5  # systems of the joint search in the table
+
+
+def verdict(rows: Sequence[Row], exhaustive: bool) -> str:
+    """The outcome in a line.
+
+    rows  of the placement table, in its order: the best of the joint search first
+    """
+    joint = [row for row in rows if row["part"] == "joint"]
+    chosen = next(row for row in joint if row["is_chosen"])
+    if chosen["max_rate_rps"] is None:
+        reached = f"no rate reaches {100 * chosen['target']:.3g}%: {chosen['reason'] or chosen['error']}"
+    else:
+        at_least = "at least " if chosen["ending"] == UPPER_END_PASSES else ""
+        reached = f"{at_least}{chosen['max_rate_rps']:.3g} req/s, {chosen['goodput_per_gpu_rps']:.2g} per GPU"
+    parts = [f"{words(chosen)}: {reached}"]
+    if exhaustive:
+        for what, system in (("jointly searched", "disaggregated"), ("colocated", "colocated")):
+            rivals = [row for row in joint if row["system"] == system]
+            if rivals:
+                parts.append(_best_words(f"best of {len(rivals)} {what}", rivals[0], chosen))
+    return "; ".join(parts)
+
+
+def cautions(rows: Sequence[Row], split: Split, balanced: Split) -> list[str]:
+    """What the choice rests on that did not simply converge, and a split of other instances that promises more."""
+    found = [
+        f"{row['part']}, {words(row)}: {row['ending'].replace('_', ' ')}: {row['reason']}"
+        for row in rows
+        if row["is_chosen"] and row["ending"] not in (None, CONVERGED)
+    ]
+    if balanced.predicted_rps > split.predicted_rps:
+        found.append(
+            f"the best instances do not divide the GPUs well: {words(split.layout())} is predicted to take "
+            f"{split.predicted_rps:.3g} req/s, {words(balanced.layout())} {balanced.predicted_rps:.3g}"
+        )
+    return found
+
+
+def _best_words(what: str, best: Row, chosen: Row) -> str:
+    if best["is_chosen"]:
+        return f"the {what}"
+    if best["max_rate_rps"] is None:
+        return f"{what}: none reaches the SLOs"
+    if chosen["max_rate_rps"] is None:
+        return f"{what}: {words(best)}, {best['max_rate_rps']:.3g} req/s"
+    more = 100 * (best["max_rate_rps"] / chosen["max_rate_rps"] - 1)
+    return f"{what}: {words(best)}, {abs(more):.2g}% {'more' if more >= 0 else 'less'}"
+
+
+def words(row: Row) -> str:
+    """A system or an instance in words: "2 x prefill tp2 + 1 x decode tp4", "4 x tp2, chunked, budget 512"."""
+    if row["system"] == "disaggregated":
+        parts = (
+            f"{row[f'n_{role}']} x {role} {_degrees(row[f'{role}_tp'], row[f'{role}_pp'])}"
+            for role in ("prefill", "decode")
+        )
+        return " + ".join(parts)
+    text = f"{row['n_instances']} x {_degrees(row['tp'], row['pp'])}"
+    budget = row["chunk_budget"] or row["token_budget"]
+    return ", ".join(
+        [text, *([str(row["policy"])] if row["policy"] else []), *([f"budget {budget}"] if budget else [])]
+    )
+
+
+def _degrees(tp: int, pp: int) -> str:
+    return f"tp{tp}" + (f" pp{pp}" if pp > 1 else "")
+
+
+def print_placement(placement: Placement) -> None:
+    """The roles on their own, and the systems: the chosen one, the best of the joint search and the best colocated."""
+    df, target = placement.df, 100 * placement.question.attainment
+    rows = _plain_rows(df)
+    print_table(
+        ("role", "instance", "", "GPUs", "req/s", "req/s/GPU", "ttft p99", "tpot p99", "ending"),
+        [
+            (
+                row["part"],
+                _degrees(row["tp"], row["pp"]),
+                "chosen" if row["is_chosen"] else "",
+                str(row["n_gpus"]),
+                *(_number(row[name]) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
+                # A decode instance's requests come with their first token.
+                *(_seconds(row[f"{name}_p99_s"] if row["part"] == part else None) for part, name in ROLE_SLOS.items()),
+                row["ending"] or row["status"],
+            )
+            for row in rows
+            if row["part"] != "joint"
+        ],
+        f"One instance on its own ({target:.3g}% attainment; prefill: ttft <= {_slo_ms(placement, 'ttft')} ms, "
+        f"decode: tpot <= {_slo_ms(placement, 'tpot')} ms)",
+        left=3,
+    )
+    print_table(
+        ("", "system", "GPUs", "predicted", "req/s", "req/s/GPU", "binding", "ttft p99", "tpot p99", "ending"),
+        [
+            (
+                what,
+                words(row),
+                str(row["n_gpus"]),
+                *(_number(row[name]) for name in ("predicted_rps", "max_rate_rps", "goodput_per_gpu_rps")),
+                row["binding_slo"] or "-",
+                *(_seconds(row[name]) for name in ("ttft_p99_s", "tpot_p99_s")),
+                row["ending"] or row["status"],
+            )
+            for what, row in _shown(rows, placement.is_exhaustive)
+        ],
+        f"Systems of at most {placement.n_gpus} GPUs ({target:.3g}% attainment; "
+        f"{slo_words(df[df['part'] == 'joint'])})",
+        left=2,
+    )
+
+
+def _shown(rows: Sequence[Row], exhaustive: bool) -> list[tuple[str, Row]]:
+    """The systems worth a line, each with what it is."""
+    joint = [row for row in rows if row["part"] == "joint"]
+    found = [("chosen", row) for row in joint if row["is_chosen"]]
+    if exhaustive:
+        split = [row for row in joint if row["system"] == "disaggregated"]
+        found += [(f"joint, {place}.", row) for place, row in enumerate(split[:SHOWN], 1)]
+        best: dict[str, Row] = {}
+        for row in joint:
+            if row["system"] == "colocated":
+                best.setdefault(row["policy"], row)
+        found += [("colocated", row) for row in best.values()]
+    return found
+
+
+def placement_json(placement: Placement) -> dict[str, Any]:
+    """The outcome as plain data; what there is not is null."""
+    rows = _plain_rows(placement.df)
+    joint = [row for row in rows if row["part"] == "joint"]
+    return {
+        "name": placement.experiment.name,
+        "directory": str(placement.directory),
+        "n_gpus": placement.n_gpus,
+        "search": placement.question.tables(),
+        "predicted_rps": placement.split.predicted_rps,
+        "chosen": next(row for row in joint if row["is_chosen"]),
+        **{role: [row for row in rows if row["part"] == role] for role in ("prefill", "decode")},
+        "exhaustive": joint if placement.is_exhaustive else None,
+        "verdict": placement.verdict,
+        "warnings": list(placement.warnings),
+        "failed": placement.failed,
+        "wall_s": round(placement.wall_s, 2),
+    }
+
+
+def _plain_rows(df: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain values, None for what there is not."""
+    return [{str(name): plain(value) for name, value in row.items()} for row in df.to_dict("records")]
+
+
+def _slo_ms(placement: Placement, name: str) -> str:
+    return f"{getattr(placement.experiment.slo, f'{name}_ms')[0]:g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _seconds(value: float | None) -> str:
+    return with_unit(value, "s")

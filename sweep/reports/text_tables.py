@@ -1,0 +1,43 @@
+"""Tables and numbers for the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..analysis.selection import plain
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, left: int = 1) -> None:
+    """A table on stdout; the first `left` columns are text, the others numbers.
+
+    Lines are as long as they need to be where stdout is no terminal.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for place, header in enumerate(headers):
+        table.add_column(Text(header), justify="left" if place < left else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def with_unit(value: Any, unit: str) -> str:
+    """A value of a table as people read it; `unit` is the unit of its column."""
+    value = plain(value)
+    if value is None:
+        return "-"
+    if isinstance(value, str | bool):
+        return str(value)
+    if unit == "share":
+        return f"{value:.1%}"
+    if unit == "s":
+        return f"{1000 * value:,.4g} ms" if abs(value) < 10 else f"{value:,.1f} s"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"

@@ -1,0 +1,1 @@
+"""Runs the cells of a plan and keeps what came out."""

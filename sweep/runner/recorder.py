@@ -1,0 +1,122 @@
+"""Requests, steps and instances of chosen cells on their way to the tables: in files of their own until the run ends.
+
+Each batch leaves what was asked for in parts/, before the journal says that its cells have ended. In the end the tables
+are put together in the order of the plan, and the parts go. So a table holds the same bytes however cells were batched
+and however often the run was stopped, and a later run finds what it needs in the table.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..tables.build import instances_table, requests_table, steps_table, write_table
+from ..tables.schemas import SCHEMAS
+
+PARTS = "parts"
+_MAKE: Mapping[str, Callable[[Sequence[tuple[str, Any]]], pa.Table]] = {
+    "requests": requests_table,
+    "steps": steps_table,
+    "instances": instances_table,
+}
+
+
+class Recorded:
+    """The rows of some cells in one table, such as "requests", wherever they lie."""
+
+    def __init__(self, directory: Path, table: str) -> None:
+        self.table = table
+        self._final = directory / f"{table}.parquet"
+        self._parts = directory / PARTS
+        self._places: dict[str, tuple[Path, int, int]] = {}  # by cell_id: file, and rows from, to
+        self._next = 0
+
+    def find(self) -> list[str]:
+        """Find what earlier runs left. Returns a sentence for each file that cannot be read, which is left out."""
+        damage = []
+        numbered = sorted((int(path.name.partition(".")[0]), path) for path in self._part_files())
+        for path in (self._final, *(path for _, path in numbered)):
+            try:
+                if path.is_file():
+                    self._note(path, pq.read_table(path, columns=["cell_id"], partitioning=None)["cell_id"])
+            except (pa.ArrowException, OSError, KeyError) as error:
+                reason = str(error).partition("\n")[0]
+                damage.append(f"{path}: cannot be read and is left out ({reason}); its cells run again")
+        self._next = numbered[-1][0] + 1 if numbered else 0
+        return damage
+
+    def __contains__(self, cell_id: str) -> bool:
+        return cell_id in self._places
+
+    def add(self, cells: Sequence[tuple[str, Any]]) -> None:
+        """Keep the rows of cells on disk: (cell_id, result or log)."""
+        self._parts.mkdir(exist_ok=True)
+        path = self._parts / f"{self._next}.{self.table}.parquet"
+        self._next += 1
+        part = _MAKE[self.table](cells)
+        write_table(path, part)
+        self._note(path, part["cell_id"])
+
+    def finish(self, cell_ids: Sequence[str]) -> None:
+        """Write the table of these cells, in this order; those that were not kept are left out. Then the parts go."""
+        ids = [cell_id for cell_id in cell_ids if cell_id in self._places]
+        write_table(self._final, self._together(ids))
+        for path in self._part_files():
+            path.unlink()
+        if self._parts.is_dir() and not any(self._parts.iterdir()):
+            self._parts.rmdir()
+
+    def _part_files(self) -> list[Path]:
+        return list(self._parts.glob(f"[0-9]*.{self.table}.parquet"))
+
+    def _note(self, path: Path, column: pa.ChunkedArray) -> None:
+        """Remember where the rows of each cell lie: cells follow each other, each in one piece."""
+        column = column.unify_dictionaries().combine_chunks()
+        if not len(column):
+            return
+        codes = column.indices.to_numpy()
+        begins = np.concatenate([[0], (np.diff(codes) != 0).nonzero()[0] + 1])
+        ends = np.concatenate([begins[1:], [len(codes)]])
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            self._places[column.dictionary[int(codes[begin])].as_py()] = path, begin, end
+
+    def _together(self, ids: Sequence[str]) -> pa.Table:
+        schema = SCHEMAS[self.table]
+        if not ids:
+            return _MAKE[self.table]([])
+        files: dict[Path, pa.Table] = {}
+        pieces = []
+        for cell_id in ids:
+            path, begin, end = self._places[cell_id]
+            if path not in files:
+                files[path] = pq.read_table(path, partitioning=None)
+            pieces.append(files[path].slice(begin, end - begin))
+        # Dictionaries of the pieces name cells in other orders: this one names them in the order of the table.
+        index = np.repeat(np.arange(len(ids), dtype=np.int32), [len(piece) for piece in pieces])
+        columns = [pa.DictionaryArray.from_arrays(pa.array(index), pa.array(ids, type=pa.string()))]
+        for field in list(schema)[1:]:
+            column = pa.chunked_array([chunk for piece in pieces for chunk in piece[field.name].chunks])
+            if pa.types.is_dictionary(field.type):
+                column = column.cast(pa.string()).combine_chunks().dictionary_encode()
+            columns.append(column)
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+def drop(directory: Path, table: str) -> None:
+    """Take away a table that this run was not asked for, and its parts."""
+    (directory / f"{table}.parquet").unlink(missing_ok=True)
+    for path in (directory / PARTS).glob(f"[0-9]*.{table}.parquet"):
+        path.unlink()
+
+
+def drop_parts(directory: Path) -> None:
+    """Take away all parts, for a run that starts over."""
+    if os.path.lexists(directory / PARTS):
+        shutil.rmtree(directory / PARTS)

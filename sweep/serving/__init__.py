@@ -1,0 +1,1 @@
+"""Policies, routers and systems, and the engine that runs them."""

@@ -1,0 +1,456 @@
+"""Systems at once: their requests in order of service, the stages that they meet, and what came out.
+
+C systems, N requests of the longest workload.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..measures.result import Result
+from ..workloads.workload import Workload
+from .early_stop import Criterion, Decided, Verdicts, Window, nothing_decided
+from .stages import MOST, Queue, Stage, StageResults, run_stages
+from .watches import Watches
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class System(ABC):
+    """One or more instances and their traffic: all that decides an outcome."""
+
+    workload: Workload
+    rate: float  # arrival = workload.arrival_s / rate
+
+    @property
+    def capacity_tokens(self) -> float:
+        """A request whose cache would grow beyond it is rejected; inf where nothing is."""
+        return np.inf
+
+    @property
+    def skips_one_token(self) -> bool:
+        """Whether requests of one token meet no instance that decodes: they are done with their first token."""
+        return False
+
+    @abstractmethod
+    def stages(self) -> tuple[str, ...]:
+        """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
+
+    @abstractmethod
+    def stage(self, role: str, queue: Queue) -> Stage:
+        """The instances of a role, with what they shall serve."""
+
+    def transfer_s(self, prompt_tokens: Ints) -> Floats:
+        """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
+        return np.zeros(prompt_tokens.size)
+
+
+@dataclass
+class InstanceFacts:
+    """One entry an instance, [K], by system, then role."""
+
+    system: Ints  # place of its system
+    role: npt.NDArray[np.str_]  # colocated, prefill or decode
+    instance: Ints
+    requests: Ints  # that it served
+    lanes: Ints  # of which it has pp if it decodes only, else 1
+    steps: Ints  # of all its lanes
+    busy_s: Floats  # seconds inside steps, summed over its lanes; prefill: until the next batch can start
+
+    def of(self, system: int) -> InstanceFacts:
+        """The instances of one system, as those of the only one."""
+        rows = (self.system == system).nonzero()[0]
+        names = ("role", "instance", "requests", "lanes", "steps", "busy_s")
+        return InstanceFacts(np.zeros(rows.size, np.int64), *(getattr(self, name)[rows] for name in names))
+
+
+@dataclass
+class LaneResults:
+    """Outcomes of many systems; request i of one is request i of its workload, places behind a shorter workload are
+    padding.
+
+    Times are in seconds, NaN for what did not happen (a rejected request; padding). Arrays may be read-only views.
+    Counts are of all instances of a system. Under reserved memory blocks are tokens.
+    """
+
+    n_requests: Ints  # [C]
+    arrival_s: Floats  # [C, N]
+    prompt_tokens: Ints  # [C, N], 0 in padding
+    output_tokens: Ints  # [C, N], 0 in padding
+    first_token_s: Floats  # [C, N]
+    finish_s: Floats  # [C, N]
+    kv_ready_s: Floats  # [C, N] when the KV reached the decode instance; NaN where nothing is transferred
+    admitted_s: Floats  # [C, N] beginning of the step that first took up the request
+    preemptions: npt.NDArray[np.int32]  # [C, N]
+    rejected: npt.NDArray[np.bool_]  # [C, N]
+    steps: Ints  # [C]
+    batch_steps: Ints  # [C] steps that the two sums below are over: not those of prefill instances that only hand over
+    prefill_tokens: Ints  # [C]
+    recomputed_tokens: Ints  # [C]
+    peak_blocks: Ints  # [C] of any one lane
+    num_blocks: Floats  # [C] of a lane; NaN: unlimited memory
+    running_steps: Floats  # [C] running requests summed over steps
+    block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
+    busy_s: Floats  # [C] seconds inside steps, summed over lanes
+    instances: InstanceFacts
+    itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
+    itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
+    decided: Decided | None = None  # verdicts, where they were asked for
+    step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def result(self, system: int) -> Result:
+        """The outcome of one system."""
+        n = int(self.n_requests[system])
+        return Result(
+            self.arrival_s[system, :n],
+            self.prompt_tokens[system, :n],
+            self.output_tokens[system, :n],
+            self.first_token_s[system, :n],
+            self.finish_s[system, :n],
+            kv_ready_s=self.kv_ready_s[system, :n],
+            admitted_s=self.admitted_s[system, :n],
+            preemptions=self.preemptions[system, :n],
+            rejected=self.rejected[system, :n],
+            steps=int(self.steps[system]),
+            prefill_tokens=int(self.prefill_tokens[system]),
+            recomputed_tokens=int(self.recomputed_tokens[system]),
+            peak_blocks=int(self.peak_blocks[system]),
+            running_steps=float(self.running_steps[system]),
+            block_steps=float(self.block_steps[system]),
+            busy_s=float(self.busy_s[system]),
+            num_blocks=float(self.num_blocks[system]),
+            itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
+            itl_counts=None if self.itl_counts is None else self.itl_counts[system],
+            batch_steps=int(self.batch_steps[system]),
+            instances=self.instances.of(system),
+        )
+
+
+def run_systems(
+    systems: Sequence[System],
+    *,
+    step_log: Sequence[int] = (),
+    gaps: bool = False,
+    verdicts: Verdicts | None = None,
+) -> LaneResults:
+    """Simulate all systems together; the outcome of each is what it is alone, to the last bit.
+
+    `gaps`: keep the times between tokens of requests, LaneResults.itl_max_s and itl_counts; it costs time.
+    `step_log` names systems whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
+    running, emitted, tokens, blocks_used with one row a step; with several instances also instance, and with prefill
+    and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected. `verdicts` stops those
+    systems whose SLO attainment is certain to be enough, or not to be: LaneResults.decided.
+    """
+    if not isinstance(systems, Sequence | np.ndarray):
+        raise ValueError(f"systems={systems!r}: must be a list of systems")
+    for position, system in enumerate(systems):
+        if not isinstance(system, System):
+            raise ValueError(
+                f"systems[{position}]={system!r}: must be a Lane, Colocated, Disaggregated, PrefillOnly or DecodeOnly"
+            )
+    if not isinstance(gaps, bool):
+        raise ValueError(f"gaps={gaps!r}: must be True or False")
+    if not isinstance(step_log, Sequence | np.ndarray):
+        raise ValueError(f"step_log={step_log!r}: must be a list of places of systems")
+    for place in step_log:
+        if not isinstance(place, int | np.integer) or not 0 <= place < len(systems):
+            raise ValueError(f"step_log={place!r}: must be places of systems, 0 to {len(systems) - 1}")
+    queues = Queues(systems)
+    first = first_stages(systems, queues)
+    watches = Watches(verdicts, systems, queues) if verdicts else None
+    ran = run_stages(first, step_log, gaps=gaps, watch=watches)
+    decided = watches.decided() if watches else nothing_decided(len(systems))
+    results = collected(systems, queues, first, ran, step_log=step_log, gaps=gaps, without=decided.stopped)
+    results.decided = None if verdicts is None else decided
+    return results
+
+
+def first_stages(systems: Sequence[System], queues: Queues) -> list[Stage]:
+    """The stage that each system's requests meet first."""
+    stages = []
+    for i, system in enumerate(systems):
+        stage = system.stage(system.stages()[0], queues.queues[queues.of_system[i]])
+        stages.append(stage if stage.rate == queues.rate[i] else replace(stage, rate=queues.rate[i]))
+    return stages
+
+
+def collected(
+    systems: Sequence[System],
+    queues: Queues,
+    first: Sequence[Stage],
+    ran: StageResults,
+    *,
+    step_log: Sequence[int] = (),
+    gaps: bool = False,
+    without: npt.NDArray[np.bool_],
+) -> LaneResults:
+    """What came out of systems whose first stages `ran`, `without` those [C] that were stopped; runs their second
+    stages."""
+    results = queues.empty_results()
+    roles = [system.stages() for system in systems]
+    if gaps:
+        results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.gap_counts
+    _keep(results, ran, np.arange(len(systems)), queues)
+    results.num_blocks[:] = [_blocks(stage) for stage in first]
+    for i in ran.logs:
+        results.step_logs[i] = _log(ran.logs[i], len(roles[i]), 0)
+    facts = [_facts(ran, first, [role[0] for role in roles], np.arange(len(systems)))]
+    again = np.array([i for i, role in enumerate(roles) if len(role) > 1], np.int64)
+    if again.size:
+        facts.append(_second_stage(systems, again, results, queues, ran, step_log, gaps))
+    results.instances = _joined(facts)
+    if results.itl_max_s is not None:
+        one = (results.output_tokens == 1) & ~np.isnan(results.finish_s)
+        results.itl_max_s = np.where(one, 0, results.itl_max_s)
+    whole = ~without
+    unserved = np.isnan(results.first_token_s[whole]).sum() - results.rejected[whole].sum()
+    decoding = whole & np.array([role[-1] != "prefill" for role in roles], np.bool_)
+    unserved += (np.isnan(results.finish_s) & ~np.isnan(results.first_token_s))[decoding].sum()
+    padding = (results.finish_s.shape[1] - results.n_requests[whole]).sum()
+    if unserved != padding:
+        raise RuntimeError(f"the engine left {unserved - padding} requests without an end")
+    return results
+
+
+class Queues:
+    """The distinct queues among systems: a workload less the requests that never fit, in order of service."""
+
+    def __init__(self, systems: Sequence[System]) -> None:
+        self.systems = systems
+        self.queues: list[Queue] = []
+        self.workloads: list[Workload] = []
+        self.stretches: list[float] = []
+        self.of_system = np.zeros(len(systems), np.int64)
+        self.rate = np.ones(len(systems))
+        known: dict[tuple[Any, ...], int] = {}
+        facts: dict[int, tuple[Ints, int, bool]] = {}
+        for i, system in enumerate(systems):
+            workload, key = system.workload, id(system.workload)
+            if key not in facts:
+                needed = workload.prompt_tokens + workload.output_tokens - 1
+                facts[key] = needed, int(needed.max(initial=0)), bool((np.diff(workload.arrival_s) >= 0).all())
+            needed, most, ordered = facts[key]
+            limit = system.capacity_tokens if system.capacity_tokens < most else np.inf
+            skips = system.skips_one_token and system.stages()[0] == "decode"
+            # Dividing by a rate can make two times equal: requests that are out of order are sorted after it.
+            stretch, self.rate[i] = (1.0, system.rate) if ordered else (system.rate, 1.0)
+            if (key, limit, stretch, skips) not in known:
+                known[key, limit, stretch, skips] = len(self.queues)
+                arrival = workload.arrival_s / stretch
+                kept = ((needed <= limit) & ~(skips & (workload.output_tokens == 1))).nonzero()[0]
+                positions = kept[np.argsort(arrival[kept], kind="stable")]
+                self.workloads.append(workload)
+                self.stretches.append(stretch)
+                self.queues.append(
+                    Queue(
+                        arrival[positions],
+                        workload.prompt_tokens[positions],
+                        workload.output_tokens[positions],
+                        positions,
+                    )
+                )
+            self.of_system[i] = known[key, limit, stretch, skips]
+        self.in_order = all(queue.in_order for queue in self.queues)
+
+    def window(self, which: int, criterion: Criterion) -> Window:
+        """The requests of a queue that count."""
+        return Window(self.queues[which], self.workloads[which], self.stretches[which], criterion)
+
+    def empty_results(self) -> LaneResults:
+        """Results of systems in which nothing has happened, but for requests that need no instance."""
+        systems = self.systems
+        count = np.array([len(system.workload) for system in systems], np.int64)
+        width = int(count.max(initial=0))
+        shape = (len(systems), width)
+
+        def rows(values: list[npt.NDArray[Any]], fill: Any) -> npt.NDArray[Any]:
+            out = np.full((len(values), width), fill)
+            for row, value in zip(out, values, strict=True):
+                row[: len(value)] = value
+            return np.broadcast_to(out, shape) if len(values) == 1 else out[self.of_system]
+
+        def zeros() -> Ints:
+            return np.zeros(len(systems), np.int64)
+
+        nan = np.broadcast_to(np.nan, shape)
+        rates = np.array([system.rate for system in systems])
+        arrival = rows([w.arrival_s for w in self.workloads], np.nan) / rates[:, None] if systems else np.zeros(shape)
+        output = rows([w.output_tokens for w in self.workloads], 0)
+        left_out = rows(
+            [
+                np.isin(np.arange(len(w)), q.positions, invert=True)
+                for w, q in zip(self.workloads, self.queues, strict=True)
+            ],
+            False,
+        )
+        skips = np.array([s.skips_one_token and s.stages()[0] == "decode" for s in systems], np.bool_)
+        first = nan
+        if skips.any():
+            prompt = rows([w.prompt_tokens for w in self.workloads], 0)
+            fits = prompt <= np.array([system.capacity_tokens for system in systems])[:, None]
+            done = left_out & (output == 1) & skips[:, None] & fits
+            left_out = left_out & ~done
+            first = np.where(done, arrival, np.nan)
+        return LaneResults(
+            n_requests=count,
+            arrival_s=arrival,
+            prompt_tokens=rows([w.prompt_tokens for w in self.workloads], 0),
+            output_tokens=output,
+            first_token_s=first,
+            finish_s=first.copy() if skips.any() else nan,
+            kv_ready_s=nan,
+            admitted_s=nan,
+            preemptions=np.broadcast_to(np.int32(0), shape),
+            rejected=left_out,
+            steps=zeros(),
+            batch_steps=zeros(),
+            prefill_tokens=zeros(),
+            recomputed_tokens=zeros(),
+            peak_blocks=zeros(),
+            num_blocks=np.full(len(systems), np.nan),
+            running_steps=np.zeros(len(systems)),
+            block_steps=np.zeros(len(systems)),
+            busy_s=np.zeros(len(systems)),
+            instances=InstanceFacts(zeros(), np.zeros(0, np.str_), zeros(), zeros(), zeros(), zeros(), np.zeros(0)),
+        )
+
+
+def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues) -> None:
+    """Write the outcome of the first stages into `results`."""
+    names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions")}
+    if results.itl_max_s is not None:
+        names["itl_max_s"] = "gap_s"
+    for name, source in names.items():
+        rows = getattr(ran, source)
+        if queues.in_order and rows.shape == results.finish_s.shape and not getattr(results, name).flags.writeable:
+            setattr(results, name, rows)
+            continue
+        if not getattr(results, name).flags.writeable:
+            setattr(results, name, getattr(results, name).copy())
+        for which, queue in enumerate(queues.queues):
+            here = (queues.of_system == which).nonzero()[0]
+            getattr(results, name)[here[:, None], queue.positions] = rows[here, : len(queue)]
+    _count(results, ran, systems)
+
+
+def _count(results: LaneResults, ran: StageResults, systems: Ints) -> None:
+    for name in ("steps", "prefill_tokens", "recomputed_tokens", "busy_s"):
+        counted = getattr(results, name)
+        counted[systems] += getattr(ran.totals, name).astype(counted.dtype)
+    results.batch_steps[systems] = ran.totals.steps.astype(np.int64)
+    results.peak_blocks[systems] = ran.totals.peak_blocks.astype(np.int64)
+    results.running_steps[systems] = ran.totals.running_steps
+    results.block_steps[systems] = ran.totals.block_steps
+
+
+def _second_stage(
+    systems: Sequence[System],
+    chosen: Ints,
+    results: LaneResults,
+    queues: Queues,
+    before: StageResults,
+    step_log: Sequence[int],
+    gaps: bool,
+) -> InstanceFacts:
+    """Send what was prefilled over the link to the decode instances of the systems `chosen`."""
+    for name in ("finish_s", "kv_ready_s", "preemptions", "itl_max_s"):
+        if getattr(results, name) is not None and not getattr(results, name).flags.writeable:
+            setattr(results, name, getattr(results, name).copy())
+    stages = []
+    for i in chosen.tolist():
+        system, queue = systems[i], queues.queues[queues.of_system[i]]
+        first = before.first_token_s[i, : len(queue)]
+        ready = first + system.transfer_s(queue.prompt_tokens)
+        one = queue.output_tokens == 1
+        results.finish_s[i, queue.positions] = np.where(one, first, np.nan)
+        # Stable: of several at one time those of the earlier request, and so in order of their batch.
+        order = np.argsort(ready, kind="stable")
+        if system.skips_one_token:
+            order = order[~one[order]]
+        positions = queue.positions[order]
+        results.kv_ready_s[i, positions] = ready[order]
+        # A queue for each system: lengths and places are below 2**31, and half as large.
+        prompt, output, place = (
+            values[order].astype(np.int32) for values in (queue.prompt_tokens, queue.output_tokens, queue.positions)
+        )
+        decode = Queue(ready[order], prompt, output, place, first[order])
+        stages.append(system.stage("decode", decode))
+    logged = [at for at, i in enumerate(chosen.tolist()) if i in step_log]
+    ran = run_stages(stages, logged, gaps=gaps)
+    for row, i in enumerate(chosen.tolist()):
+        queue = stages[row].queue
+        results.finish_s[i, queue.positions] = ran.finish_s[row, : len(queue)]
+        if results.itl_max_s is not None and results.itl_counts is not None:
+            results.itl_max_s[i, queue.positions] = ran.gap_s[row, : len(queue)]
+            results.itl_counts[i] = ran.gap_counts[row]
+        results.preemptions[i, queue.positions] = ran.preemptions[row, : len(queue)]
+        results.num_blocks[i] = _blocks(stages[row])
+    _count(results, ran, chosen)
+    for row, i in enumerate(chosen.tolist()):
+        if row in ran.logs:
+            results.step_logs[i] = _merged([results.step_logs[i], _log(ran.logs[row], 2, 1)])
+    return _facts(ran, stages, ["decode"] * chosen.size, chosen)
+
+
+def _blocks(stage: Stage) -> float:
+    return np.nan if stage.num_blocks is None else float(min(stage.num_blocks, MOST))
+
+
+def _facts(ran: StageResults, stages: Sequence[Stage], roles: list[str], systems: Ints) -> InstanceFacts:
+    """Facts of the instances from those of their lanes; `stages` by stage, `roles` and `systems` alike."""
+    instances = np.array([stage.instances for stage in stages], np.int64)
+    lanes = np.array([stage.lanes for stage in stages], np.int64)
+    stage = np.repeat(np.arange(len(stages)), instances)
+    begins = np.cumsum(instances) - instances
+    place = begins[ran.lane_stage] + ran.lane_instance
+
+    def summed(values: npt.NDArray[Any]) -> Floats:
+        return np.bincount(place, values, stage.size).astype(np.float64)
+
+    return InstanceFacts(
+        system=systems[stage],
+        role=np.array(roles, np.str_)[stage],
+        instance=np.arange(stage.size) - begins[stage],
+        requests=summed(ran.lane_requests).astype(np.int64),
+        lanes=lanes[stage],
+        steps=summed(ran.lane_totals.steps).astype(np.int64),
+        busy_s=summed(ran.lane_totals.busy_s),
+    )
+
+
+def _joined(facts: list[InstanceFacts]) -> InstanceFacts:
+    """Facts of both stages, by system."""
+    system = np.concatenate([fact.system for fact in facts])
+    order = np.argsort(system, kind="stable")
+    columns = {
+        name: np.concatenate([getattr(fact, name) for fact in facts])[order]
+        for name in ("role", "instance", "requests", "lanes", "steps", "busy_s")
+    }
+    return InstanceFacts(system=system[order], **columns)
+
+
+def _log(
+    logs: list[tuple[int, int, dict[str, npt.NDArray[Any]]]], roles: int, role: int
+) -> dict[str, npt.NDArray[Any]]:
+    """The steps of all lanes of a stage, lane after lane."""
+    parts = []
+    for instance, _, columns in logs:
+        size = columns["start_s"].size
+        more = {}
+        if len(logs) > 1 or roles > 1:
+            more["instance"] = np.full(size, instance, np.int64)
+        if roles > 1:
+            more["role"] = np.full(size, role, np.int64)
+        parts.append({**columns, **more})
+    return _merged(parts)
+
+
+def _merged(logs: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.concatenate([log[name] for log in logs]) for name in logs[0]}

@@ -1,0 +1,205 @@
+"""Many schedulers at once: one instance each, with paged or unlimited KV memory, on the seconds clock
+(docs/scheduler.md).
+
+`L` is the number of lanes, `N` the number of requests of the longest workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .. import checks
+from ..hardware.step_times import ConstantStepTime, StepModel
+from ..kernels.engine import Engine
+from ..kernels.state import NO_END, Rules
+from ..measures.result import Result
+from ..workloads.workload import Workload
+from .run import LaneResults, Queues, System, run_systems
+from .stages import MOST, Batch, Queue, Stage
+
+POLICIES = ("mixed", "chunked", "prefill_first")
+MEMORIES = ("paged", "unlimited")
+DEFAULT_MAX_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Lane(System):
+    """One scheduler instance and its traffic: all that decides its outcome.
+
+    policy        mixed: whole prompts run beside decodes; chunked: the same within `token_budget` tokens a step;
+                  prefill_first: steps either prefill (at most `max_tokens` tokens, at least one request) or decode
+    max_running   most requests that run at a time
+    block_size    tokens of a KV block; None: unlimited memory
+    num_blocks    KV blocks; None: as many as the step model's KV capacity holds
+    token_budget  tokens processed a step, `chunked` only; at least max_running
+    max_tokens    tokens of a prefill batch, `prefill_first` only
+    rate          arrival = workload.arrival_s / rate
+
+    ValueError names the argument, the value and what is allowed. An option that the policy or the memory does not use
+    is an error.
+    """
+
+    workload: Workload
+    step: StepModel | ConstantStepTime
+    policy: str
+    max_running: int
+    block_size: int | None = None
+    num_blocks: int | None = None
+    token_budget: int | None = None
+    max_tokens: int | None = None
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.workload, Workload):
+            raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
+        if not isinstance(self.step, StepModel | ConstantStepTime):
+            raise ValueError(f"step={self.step!r}: must be a StepModel or a ConstantStepTime")
+        if isinstance(self.step, StepModel) and self.step.kv_capacity_tokens() == 0:
+            raise ValueError(
+                f"step: the weights of {self.step.model.name} do not fit {self.step.n_gpus} x {self.step.chip.name}"
+                f" (tp={self.step.tp}, pp={self.step.pp}, mem_reserve={self.step.mem_reserve}): no room for any KV"
+            )
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy={self.policy!r}: must be one of {', '.join(POLICIES)}")
+        self._keep("max_running", checks.whole("max_running", self.max_running, 1))
+        self._keep("rate", checks.positive("rate", self.rate))
+        if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
+            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
+        self._check_memory()
+        if self.policy == "chunked":
+            if self.token_budget is None:
+                raise ValueError("token_budget=None: policy 'chunked' needs a token budget")
+            self._keep("token_budget", checks.whole("token_budget", self.token_budget, 1))
+            if self.token_budget < self.max_running:
+                raise ValueError(
+                    f"token_budget={self.token_budget!r}: must be at least max_running={self.max_running}, "
+                    "as every decoding request takes a token of it"
+                )
+        elif self.token_budget is not None:
+            raise ValueError(f"token_budget={self.token_budget!r}: has no effect under policy {self.policy!r}")
+        if self.policy == "prefill_first":
+            tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+            self._keep("max_tokens", checks.whole("max_tokens", tokens, 1))
+        elif self.max_tokens is not None:
+            raise ValueError(f"max_tokens={self.max_tokens!r}: has no effect under policy {self.policy!r}")
+        if self._most_steps() >= NO_END:
+            raise ValueError(f"workload: could take {self._most_steps()} steps, must be fewer than {NO_END:.0f}")
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _most_steps(self) -> int:
+        """More steps than the lane can take without preemptions: each emits a token, or is one of a prompt's pieces."""
+        # Under a budget a piece has at least what the most decoding requests leave of it.
+        piece = MOST if self.token_budget is None else min(self.token_budget - self.max_running + 1, MOST)
+        pieces = int(np.sum(-(-self.workload.prompt_tokens // piece)))
+        return int(np.sum(self.workload.output_tokens)) + pieces
+
+    def _check_memory(self) -> None:
+        if self.block_size is None:
+            if self.num_blocks is not None:
+                raise ValueError(
+                    f"num_blocks={self.num_blocks!r}: has no effect under unlimited memory; give block_size too"
+                )
+            return
+        size = checks.whole("block_size", self.block_size, 1)
+        self._keep("block_size", size)
+        if self.num_blocks is None:
+            if isinstance(self.step, ConstantStepTime):
+                raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
+            blocks = self.step.kv_capacity_tokens() // size
+            if blocks < 1:
+                raise ValueError(
+                    f"block_size={size}: the KV capacity of {self.step.kv_capacity_tokens()} tokens holds no block"
+                )
+            self._keep("num_blocks", blocks)
+        self._keep("num_blocks", checks.whole("num_blocks", self.num_blocks, 1))
+
+    @property
+    def capacity_tokens(self) -> float:
+        """KV tokens that the blocks hold; inf under unlimited memory."""
+        if self.block_size is None or self.num_blocks is None:
+            return np.inf
+        return float(min(self.block_size * self.num_blocks, MOST))
+
+    def stages(self) -> tuple[str, ...]:
+        """The one role of its instance."""
+        return ("colocated",)
+
+    def stage(self, role: str, queue: Queue) -> Stage:
+        """The instance, with what it shall serve."""
+        return Stage(
+            queue,
+            self.step,
+            Rules(decode_beside_prefill=self.policy != "prefill_first"),
+            self.rate,
+            max_running=self.max_running,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            token_budget=self.token_budget,
+            max_tokens=self.max_tokens,
+        )
+
+
+def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneResults:
+    """`run_systems` for systems that are one scheduler each."""
+    if not isinstance(lanes, Sequence | np.ndarray):
+        raise ValueError(f"lanes={lanes!r}: must be a list of Lanes")
+    for position, lane in enumerate(lanes):
+        if not isinstance(lane, Lane):
+            raise ValueError(f"lanes[{position}]={lane!r}: must be a Lane")
+    return run_systems(lanes, step_log=step_log)
+
+
+def run_scheduler(
+    workload: Workload,
+    step: StepModel | ConstantStepTime,
+    *,
+    policy: str,
+    max_running: int,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    token_budget: int | None = None,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    memory: str | None = None,
+    on_reject: str = "reject",
+) -> Result:
+    """One instance with the given batching policy; see Lane for the options, which must all have an effect.
+
+    memory     "paged" or "unlimited"; None: paged if block_size is given, else unlimited
+    max_tokens of `prefill_first`; under another policy any value but the default is an error
+    on_reject  what to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`;
+               "error" raises ValueError naming the first of them
+
+    All times are in seconds, arrays [N] in the order of the workload.
+    """
+    if on_reject not in ("reject", "error"):
+        raise ValueError(f"on_reject={on_reject!r}: must be 'reject' or 'error'")
+    if memory not in (None, *MEMORIES):
+        raise ValueError(f"memory={memory!r}: must be one of {', '.join(MEMORIES)}")
+    if memory == "paged" and block_size is None:
+        raise ValueError("block_size=None: paged memory needs a block size")
+    if memory == "unlimited" and block_size is not None:
+        raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
+    batch_tokens = None if policy != "prefill_first" and max_tokens == DEFAULT_MAX_TOKENS else max_tokens
+    lane = Lane(workload, step, policy, max_running, block_size, num_blocks, token_budget, batch_tokens)
+    if on_reject == "error":
+        needed = workload.prompt_tokens + workload.output_tokens - 1
+        for position in (needed > lane.capacity_tokens).nonzero()[0][:1]:
+            raise ValueError(
+                f"request {position} can never fit: its cache grows to {needed[position]} tokens, "
+                f"num_blocks={lane.num_blocks} of block_size={lane.block_size} hold {lane.capacity_tokens:.0f}"
+            )
+    return run_lanes([lane]).result(0)
+
+
+def new_engine(lanes: Sequence[Lane]) -> Engine:
+    """The engine of lanes, before its first step; for a look at how it moves."""
+    queues = Queues(lanes)
+    stages = [lane.stage("colocated", queues.queues[queues.of_system[i]]) for i, lane in enumerate(lanes)]
+    stages = [replace(stage, rate=rate) for stage, rate in zip(stages, queues.rate.tolist(), strict=True)]
+    return Batch(stages, routed=False).engine(None)

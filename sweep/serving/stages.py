@@ -1,0 +1,438 @@
+"""Stages of serving systems as lanes of the engine: what runs together, and whose result is whose.
+
+A *stage* is all instances of a system that a request meets at once: those of a colocated system, or the prefill or the
+decode instances of a disaggregated one. Stages of the same kind advance in one batch. S stages, N requests of the
+longest queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..hardware.step_times import ConstantStepTime, StepModel
+from ..kernels.engine import Engine, Totals, new_outcome, prefix_sums
+from ..kernels.gaps import BINS
+from ..kernels.prefill import pairs_of
+from ..kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO, Groups, Router
+from ..kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
+from ..kernels.steplog import StepLog
+from ..kernels.steptime import StepCoefficients
+from .early_stop import Watch
+
+MOST = int(NO_LIMIT) - 1
+ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two")
+_SPLIT = ("round_robin", "random")  # look at nothing: the requests of each instance are known before the run
+_RULE = {"least_loaded": LEAST_LOADED, "least_outstanding": LEAST_OUTSTANDING, "least_tokens": LEAST_TOKENS}
+_WIDTH = 32  # requests that a routed lane has room for at first
+
+Ints = npt.NDArray[np.int64]
+AnyInts = npt.NDArray[np.integer]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """Requests in order of service: by arrival, then position. All [n]."""
+
+    arrival_s: Floats  # before Stage.rate
+    prompt_tokens: AnyInts
+    output_tokens: AnyInts
+    positions: AnyInts  # in the workload
+    first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether request i of the workload is served i-th, and none is left out before the last."""
+        return bool(np.array_equal(self.positions, np.arange(len(self.positions))))
+
+    def part(self, rows: Ints) -> Queue:
+        """Some of its requests; `positions` are then places in this queue."""
+        first = None if self.first_token_s is None else self.first_token_s[rows]
+        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Instances that share a queue.
+
+    lanes        of each instance, which takes turns with its requests: pp of decode instances
+    num_blocks   of a lane; under reserved memory its capacity in tokens; None: no limit
+    draw_stage   of the router's random numbers
+    """
+
+    queue: Queue
+    step: StepModel | ConstantStepTime
+    rules: Rules
+    rate: float = 1.0
+    instances: int = 1
+    lanes: int = 1
+    max_running: int | None = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+    token_budget: int | None = None
+    max_tokens: int | None = None
+    pipeline: int = 1
+    router: str = "least_loaded"
+    router_seed: int = 0
+    draw_stage: int = 0
+
+    @property
+    def kind(self) -> Rules:
+        """Stages of one kind can advance together."""
+        return self.rules if self.rules.reserve else replace(self.rules, decode_beside_prefill=True)
+
+    @property
+    def routed(self) -> bool:
+        """Whether requests are routed while the instances run."""
+        return self.lanes > 1 or (self.instances > 1 and self.router not in _SPLIT)
+
+
+@dataclass
+class StageResults:
+    """Outcomes by stage and place in its queue, [S, N], NaN where nothing happened; sums over its instances, [S]."""
+
+    first_token_s: Floats
+    finish_s: Floats
+    admitted_s: Floats
+    preemptions: npt.NDArray[np.int32]
+    instance: npt.NDArray[np.int32]  # that served the request
+    gap_s: Floats  # the longest between two tokens; nothing unless gaps are kept
+    gap_counts: Floats  # [S, kernels.gaps.BINS] likewise
+    totals: Totals
+    # Per lane, [K], by stage, then instance, then lane.
+    lane_stage: Ints
+    lane_instance: Ints
+    lane_requests: Ints
+    lane_totals: Totals
+    logs: dict[int, list[tuple[int, int, dict[str, npt.NDArray[Any]]]]] = field(default_factory=dict)
+    """By stage: instance, lane of the instance, columns of kernels.steplog."""
+
+
+def run_stages(
+    stages: Sequence[Stage],
+    logged: Sequence[int] = (),
+    *,
+    gaps: bool = False,
+    watch: Callable[[Batch, Ints], Watch] | None = None,
+) -> StageResults:
+    """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
+    tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
+    runs: dict[tuple[Rules, bool], list[int]] = {}
+    for i, stage in enumerate(stages):
+        runs.setdefault((stage.kind, stage.routed), []).append(i)
+    lanes = sum(stage.instances * stage.lanes for stage in stages)
+    results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, gaps)
+    counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
+    begins = np.cumsum(counts) - counts
+    results.lane_stage = np.repeat(np.arange(len(stages)), counts)
+    within = np.arange(lanes) - begins[results.lane_stage]
+    width = np.array([stage.lanes for stage in stages], np.int64)
+    results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
+    for (_, routed), members in runs.items():
+        chosen = np.array(members, np.int64)
+        batch = Batch([stages[i] for i in members], routed)
+        own = counts[chosen]
+        of_run = np.repeat(np.arange(len(members)), own)
+        rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
+        log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
+        engine = batch.engine(log, gaps)
+        engine.watch = watch(batch, chosen) if watch else None
+        totals = engine.run()
+        if engine.watch:
+            engine.watch(engine)
+        for name in vars(totals):
+            getattr(results.lane_totals, name)[rows] = getattr(totals, name)
+        batch.hand_back(engine, chosen, rows, results)
+        if engine.gaps:
+            np.add.at(results.gap_counts, chosen[of_run], engine.gap_counts)
+        for place, columns in log.columns().items() if log else ():
+            owner = int(chosen[of_run[place]])
+            lane = int(rows[place] - begins[owner])
+            results.logs.setdefault(owner, []).append((*divmod(lane, stages[owner].lanes), columns))
+    for name in vars(results.totals):
+        values = getattr(results.lane_totals, name)
+        summed = np.bincount(results.lane_stage, values, len(stages)) if lanes else np.zeros(len(stages))
+        setattr(results.totals, name, summed)
+    results.totals.peak_blocks = np.zeros(len(stages))
+    np.maximum.at(results.totals.peak_blocks, results.lane_stage, results.lane_totals.peak_blocks)
+    return results
+
+
+def _nothing(stages: int, width: int, lanes: int, gaps: bool) -> StageResults:
+    def nan() -> Floats:
+        return np.broadcast_to(np.nan, (stages, width))
+
+    def whole(n: int) -> Ints:
+        return np.zeros(n, np.int64)
+
+    return StageResults(
+        nan(),
+        nan(),
+        nan(),
+        np.broadcast_to(np.int32(0), (stages, width)),
+        np.broadcast_to(np.int32(0), (stages, width)),
+        nan(),
+        np.zeros((stages, BINS * gaps)),
+        Totals(*(np.zeros(0) for _ in range(7))),
+        whole(lanes),
+        whole(lanes),
+        whole(lanes),
+        Totals(*(np.zeros(lanes) for _ in range(7))),
+    )
+
+
+class Batch:
+    """Stages that advance together: their lanes, in order of stage, instance, lane."""
+
+    def __init__(self, stages: list[Stage], routed: bool) -> None:
+        self.stages, self.routed = stages, routed
+        self.rules = stages[0].kind
+        self.counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
+        self.stage_of_lane = np.repeat(np.arange(len(stages)), self.counts)
+        self.queues: list[Queue] = []  # the distinct ones
+        self.queue_of: Ints = np.zeros(0, np.int64)  # of each lane, or routed: of each stage
+        known: dict[Any, int] = {}
+        queue_of = []
+        for stage in stages:
+            key: tuple[Any, ...] = (id(stage.queue),)
+            whole = routed or stage.instances == 1
+            if not whole:
+                seed = stage.router_seed if stage.router == "random" else None
+                key += (stage.router, seed, stage.draw_stage, stage.instances)
+            if key not in known:
+                known[key] = len(self.queues)
+                self.queues += [stage.queue] if whole else _split(stage)
+            queue_of += [known[key] + i for i in range(1 if whole else stage.instances)]
+        self.queue_of = np.array(queue_of, np.int64)
+        self.width = max((len(queue) for queue in self.queues), default=0)
+
+    def engine(self, log: StepLog | None, gaps: bool = False) -> Engine:
+        """The engine of all lanes, before its first step."""
+        per_lane = [self.stages[i] for i in self.stage_of_lane]
+        lanes = len(per_lane)
+        arrival, prompt, total = self._requests()
+        longest = np.maximum(total.max(axis=1, initial=1), 1).astype(np.int64)
+        owner = self.queue_of[self.stage_of_lane] if self.routed else self.queue_of  # queue of each lane
+        # A block that holds the longest request is as good as any larger one, and the engine's rows are as wide as one.
+        size = np.minimum(longest[owner], [min(stage.block_size or 1, MOST) for stage in per_lane])
+        n = np.array([len(queue) for queue in self.queues], np.int64)
+        coefficients: dict[StepModel | ConstantStepTime, StepCoefficients] = {}
+        for stage in self.stages:
+            if stage.step not in coefficients:
+                coefficients[stage.step] = stage.step.coefficients()
+        params = Params(
+            lane=np.arange(lanes),
+            row=owner * (self.width + 3),
+            block_row=np.zeros(lanes, np.int64),
+            out=np.arange(lanes) * self.width,
+            n=n[owner],
+            rate=np.array([stage.rate for stage in per_lane]),
+            block_size=size,
+            size=size.astype(np.float64),
+            blocks_per_token=1 / size,
+            blocks_in_doubt=1 - 2 / size,
+            num_blocks=_limits([stage.num_blocks for stage in per_lane]),
+            ramp=np.zeros(lanes, np.int64),
+            max_running=_limits([stage.max_running for stage in per_lane]),
+            budget=_limits([stage.token_budget for stage in per_lane]),
+            max_tokens=_limits([stage.max_tokens for stage in per_lane]),
+            beside=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
+            stages=np.array([stage.pipeline for stage in per_lane], np.float64),
+            coefficients=np.array([coefficients[stage.step] for stage in per_lane]).reshape(lanes, -1),
+        )
+        block_sizes = sorted(set(size.tolist())) or [1]
+        if self.routed:
+            router = self._router(arrival, prompt, total)
+            width = min(_WIDTH, self.width + 4)
+            params.row = params.block_row = np.arange(lanes) * width
+            params.rate = np.ones(lanes)
+            outcome = new_outcome(len(self.stages) * self.width, routed=True, gaps=gaps)
+            self._first_tokens(outcome, self.queue_of, np.array([stage.rate for stage in self.stages]))
+            return Engine(
+                self._unrouted(lanes, width),
+                params,
+                outcome,
+                block_sizes,
+                self.rules,
+                router=router,
+                gaps=gaps,
+                log=log,
+            )
+        pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
+        params.block_row = pair_of_lane.ravel() * (self.width + 3)
+        traffic = self._traffic(arrival, prompt, total, pairs)
+        outcome = new_outcome(lanes * self.width, gaps=gaps)
+        self._first_tokens(outcome, owner, params.rate)
+        return Engine(traffic, params, outcome, block_sizes, self.rules, gaps=gaps, log=log)
+
+    def _first_tokens(self, outcome: Outcome, queue_of: Ints, rate: Floats) -> None:
+        """Note the first tokens of requests that come with them, for each row of `outcome` of a queue and rate."""
+        if self.rules.prefills:
+            return
+        rows = outcome.first_token_s.reshape(queue_of.size, self.width)
+        for row, which, stretch in zip(rows, queue_of.tolist(), rate.tolist(), strict=True):
+            queue = self.queues[which]
+            first = queue.arrival_s / stretch if queue.first_token_s is None else queue.first_token_s
+            row[: len(queue)] = first
+
+    def _requests(self) -> tuple[Floats, Floats, Floats]:
+        """Arrival, prompt and prompt + output of the requests of every queue, three places more. [Q, width + 3]"""
+        arrival = np.full((len(self.queues), self.width + 3), np.inf)
+        prompt, total = np.zeros(arrival.shape), np.zeros(arrival.shape)
+        for row, queue in enumerate(self.queues):
+            arrival[row, : len(queue)] = queue.arrival_s
+            prompt[row, : len(queue)] = queue.prompt_tokens
+            np.add(queue.prompt_tokens, queue.output_tokens, out=total[row, : len(queue)])
+        return arrival, prompt, total
+
+    def _traffic(self, arrival: Floats, prompt: Floats, total: Floats, pairs: Ints) -> Traffic:
+        """Requests of independent lanes; `pairs` [2, *] are the queues and block sizes that occur together."""
+        nothing, rules = np.zeros(0), self.rules
+        prompts, totals = prompt[:, :-1], total[:, :-1]
+        held = prompts if rules.prefills else prompts + 1
+        return Traffic(
+            arrival.ravel(),
+            prompt.ravel(),
+            total.ravel(),
+            prefix_sums(prompts).ravel() if rules.prefills else nothing,
+            prefix_sums(pairs_of(prompts)).ravel() if rules.prefills else nothing,
+            nothing if rules.reserve else prefix_sums(np.ceil(held[pairs[0]] / pairs[1][:, None])).ravel(),
+            prefix_sums(totals).ravel() if rules.reserve else nothing,
+        )
+
+    def _unrouted(self, lanes: int, width: int) -> Traffic:
+        """Room for the requests that the router will send to each lane."""
+        rules, nothing = self.rules, np.zeros(0)
+
+        def zeros(there: bool = True) -> Floats:
+            return np.zeros(lanes * width) if there else nothing
+
+        return Traffic(
+            np.full(lanes * width, np.inf),
+            zeros(),
+            zeros(),
+            zeros(rules.prefills),
+            zeros(rules.prefills),
+            zeros(not rules.reserve),
+            zeros(rules.reserve),
+        )
+
+    def _router(self, arrival: Floats, prompt: Floats, total: Floats) -> Router:
+        stages = self.stages
+        instances = max(stage.instances for stage in stages)
+        lanes = np.full((len(stages), instances, max(stage.lanes for stage in stages)), -1, np.int64)
+        drawn: list[npt.NDArray[np.int32]] = [np.zeros((0, 2), np.int32)]
+        drawn_row, known, end = [], {}, 0
+        begin = 0
+        for row, stage in zip(lanes, stages, strict=True):
+            count = stage.instances * stage.lanes
+            row[: stage.instances, : stage.lanes] = np.arange(begin, begin + count).reshape(-1, stage.lanes)
+            begin += count
+            key = (id(stage.queue), stage.router, stage.router_seed, stage.draw_stage, stage.instances)
+            if stage.router not in _RULE and key not in known:
+                known[key] = end
+                drawn.append(_draws(stage))
+                end += len(stage.queue)
+            drawn_row.append(known.get(key, 0))
+        which = self.queue_of
+        rules = [_RULE.get(stage.router, POWER_OF_TWO if stage.router == "power_of_two" else DRAWN) for stage in stages]
+        groups = Groups(
+            lanes=lanes,
+            rule=np.array(rules, np.int64),
+            n=np.array([len(stage.queue) for stage in stages], np.int64),
+            next=np.zeros(len(stages), np.int64),
+            row=which * arrival.shape[1],
+            drawn_row=np.array(drawn_row, np.int64),
+            out=np.arange(len(stages)) * self.width,
+            rate=np.array([stage.rate for stage in stages]),
+        )
+        width = min(_WIDTH, self.width + 4)
+        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), width)
+
+    def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
+        """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
+        outcome = engine.outcome
+        names = ["first_token_s", "finish_s", "admitted_s", "preemptions"]
+        if engine.gaps:
+            names.append("gap_s")
+        whole = self.routed or all(stage.instances == 1 for stage in self.stages)
+        rows = len(self.stages) if self.routed else len(self.stage_of_lane)
+        values = {name: getattr(outcome, name).reshape(rows, self.width) for name in names}
+        if whole and values["finish_s"].shape == results.finish_s.shape:
+            for name in names:  # as they are: a copy would double the memory of a large batch
+                setattr(results, name, values[name])
+        else:
+            for name in (*names, "instance"):
+                if not getattr(results, name).flags.writeable:
+                    setattr(results, name, getattr(results, name).copy())
+            if whole:
+                for name in names:
+                    getattr(results, name)[chosen, : self.width] = values[name]
+            else:
+                self._gather(values, chosen, results)
+        sizes = np.array([len(queue) for queue in self.queues], np.int64)
+        if not self.routed:
+            results.lane_requests[lanes] = sizes[self.queue_of]
+            return
+        if not results.instance.flags.writeable:
+            results.instance = results.instance.copy()
+        served = outcome.lane.reshape(rows, self.width)
+        there = (np.arange(self.width) < sizes[self.queue_of][:, None]) & (served >= 0)  # -1: never routed, as stopped
+        results.lane_requests[lanes] = np.bincount(served[there], minlength=lanes.size)
+        begins = np.cumsum(self.counts) - self.counts
+        per_instance = np.array([stage.lanes for stage in self.stages], np.int64)
+        served -= begins[:, None].astype(np.int32)
+        served //= per_instance[:, None].astype(np.int32)
+        results.instance[chosen, : self.width] = np.where(there, served, 0)
+
+    def _gather(self, values: dict[str, npt.NDArray[Any]], chosen: Ints, results: StageResults) -> None:
+        """Put the requests of each instance back to their places in the stage's queue, for each distinct queue."""
+        begins = np.cumsum(self.counts) - self.counts
+        instance = np.arange(self.stage_of_lane.size) - begins[self.stage_of_lane]
+        split = self.counts[self.stage_of_lane] > 1
+        for which, queue in enumerate(self.queues):
+            here = (self.queue_of == which).nonzero()[0]
+            if not here.size:
+                continue
+            places = queue.positions if split[here[0]] else np.arange(len(queue))
+            at = (chosen[self.stage_of_lane[here]][:, None], places)
+            for name, rows in values.items():
+                getattr(results, name)[at] = rows[here, : len(queue)]
+            results.instance[at] = instance[here][:, None]
+
+
+def _split(stage: Stage) -> list[Queue]:
+    """The queue of each instance."""
+    instance = _draws(stage)[:, 0]
+    return [stage.queue.part((instance == i).nonzero()[0]) for i in range(stage.instances)]
+
+
+def _draws(stage: Stage) -> npt.NDArray[np.int32]:
+    """Instances drawn for every request, two a row; docs/systems.md says how. [n, 2]"""
+    n, instances = len(stage.queue), stage.instances
+    drawn = np.zeros((n, 2), np.int32)
+    rng = np.random.default_rng([stage.router_seed, stage.draw_stage])
+    if stage.router == "round_robin":
+        drawn[:, 0] = np.arange(n) % instances
+    elif stage.router == "random":
+        drawn[:, 0] = np.floor(rng.random(n) * instances)
+    elif instances > 1:
+        pair = rng.random((n, 2))
+        drawn[:, 0] = np.floor(pair[:, 0] * instances)
+        drawn[:, 1] = np.floor(pair[:, 1] * (instances - 1))
+        drawn[:, 1] += drawn[:, 1] >= drawn[:, 0]
+    return drawn
+
+
+def _limits(values: list[int | None]) -> Floats:
+    """Limits as the engine takes them: far beyond what any run holds, one is as good as another."""
+    return np.array([NO_LIMIT if value is None else min(value, MOST) for value in values], np.float64)

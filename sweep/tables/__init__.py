@@ -1,0 +1,1 @@
+"""The Parquet tables: their schemas, how they are built and read."""

@@ -1,0 +1,590 @@
+"""The columns of the tables that a run leaves: name, type, unit and definition of each.
+
+These schemas are the documentation: they are written into every Parquet file, and the column tables of
+docs/measures.md and `DataFrame.attrs` are made from them. Nothing else may add, drop or rename a column.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..measures.balance import ROLES
+from ..measures.metrics import LATENCIES, PERCENTILES, SLOS
+
+SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_REPEATED_TEXT = pa.dictionary(pa.int32(), pa.string())  # one cell_id a row would be most of the file
+
+_LATENCY_NAMES = {
+    "ttft": ("TTFT", "first token - arrival"),
+    "tpot": ("TPOT", "(finish - first token) / (output tokens - 1), 0 for a one-token output"),
+    "e2e": ("end-to-end latency", "finish - arrival"),
+    "queue_delay": ("queueing delay", "first admission - arrival"),
+    "kv_transfer": ("KV transfer time", "KV at the decode instance - first token"),
+    "itl_max": (
+        "longest inter-token latency",
+        "the longest time between two tokens of a request; null without its SLO",
+    ),
+}
+
+
+def _field(name: str, kind: pa.DataType, unit: str, definition: str, required: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=not required, metadata={"unit": unit, "definition": definition})
+
+
+def _schema(table: str, fields: list[pa.Field]) -> pa.Schema:
+    return pa.schema(fields, metadata={"servesweep.table": table, "servesweep.schema_version": str(SCHEMA_VERSION)})
+
+
+def _latency_fields() -> list[pa.Field]:
+    fields = []
+    for latency in LATENCIES:
+        name, formula = _LATENCY_NAMES[latency]
+        fields.append(
+            _field(
+                f"{latency}_mean_s",
+                _FLOAT,
+                "s",
+                f"mean {name} of the window's requests that have it; {name} = {formula}",
+            )
+        )
+        for q in PERCENTILES:
+            fields.append(
+                _field(
+                    f"{latency}_p{q}_s",
+                    _FLOAT,
+                    "s",
+                    f"{q}th percentile, linearly interpolated, of {name} over the window's requests that have it",
+                )
+            )
+    return fields
+
+
+def _balance_fields() -> list[pa.Field]:
+    fields = []
+    for role in ROLES:
+        prefix = "" if role == "colocated" else f"{role}_"
+        for name, what in (("requests", "requests served"), ("busy", "time inside steps")):
+            definition = f"most {what} by one of the {role} instances / their mean: 1 is perfectly even"
+            fields.append(_field(f"{prefix}{name}_max_over_mean", _FLOAT, "1", definition))
+        if prefix:
+            definition = f"time inside steps / duration_s, mean over {role} instances"
+            fields.append(_field(f"{prefix}utilization", _FLOAT, "share", definition))
+    return fields
+
+
+_INSTANCE: dict[str, tuple[pa.DataType, str, str]] = {
+    "chip": (_TEXT, "", "name of the chip in the catalogue"),
+    "tp": (_INT, "GPUs", "tensor-parallel degree"),
+    "pp": (_INT, "stages", "pipeline stages"),
+    "weight_bytes": (_FLOAT, "bytes", "bytes of one weight"),
+    "kv_bytes": (_FLOAT, "bytes", "bytes of one number in the KV cache"),
+    "mfu": (_FLOAT, "share", "share of the chip's peak FLOP/s that a step reaches"),
+    "mbu": (_FLOAT, "share", "share of the chip's peak memory bandwidth that a step reaches"),
+    "overhead_s": (_FLOAT, "s", "fixed time added to every step"),
+    "mem_reserve": (_FLOAT, "share", "share of GPU memory kept free of weights and KV cache"),
+    "link": (_TEXT, "", "name of the link between the GPUs of an instance"),
+}
+
+_PARAMETERS = [
+    _field("cell_id", _TEXT, "", "content id of the cell: a hash of everything that changes its answer", True),
+    _field(
+        "status",
+        _TEXT,
+        "",
+        "ok, infeasible (the configuration cannot run, see error) or failed (an unexpected error)",
+        True,
+    ),
+    _field("error", _TEXT, "", "why the cell has no measures; null when status is ok"),
+    _field("workload", _TEXT, "", "name of the workload", True),
+    _field(
+        "arrivals", _TEXT, "", "arrival process of a synthetic workload: poisson, uniform or bursty; null for a trace"
+    ),
+    _field(
+        "cv",
+        _FLOAT,
+        "1",
+        "coefficient of variation of the gaps between arrivals, standard deviation / mean; null unless bursty",
+    ),
+    _field("n_requests", _INT, "requests", "requests simulated", True),
+    _field("seed", _INT, "", "seed of the workload; null where nothing is drawn"),
+    _field(
+        "request_rate_rps",
+        _FLOAT,
+        "requests/s",
+        "offered request rate: arrival = arrival at unit rate / request_rate_rps",
+        True,
+    ),
+    _field("system", _TEXT, "", "serving system: colocated, disaggregated, prefill_only or decode_only", True),
+    _field("n_instances", _INT, "instances", "instances of the system; null when it is disaggregated"),
+    _field("n_prefill", _INT, "instances", "prefill instances; null unless the system is disaggregated"),
+    _field("n_decode", _INT, "instances", "decode instances; null unless the system is disaggregated"),
+    _field("router", _TEXT, "", "who gets which request; null with one instance of each role"),
+    _field("router_seed", _INT, "", "seed of a router that draws; null for the others"),
+    _field("transfer_link", _TEXT, "", "name of the link that KV crosses; null unless the system is disaggregated"),
+    _field("model", _TEXT, "", "name of the model in the catalogue"),
+    *(
+        _field(name, kind, unit, f"{definition}; null where the roles of a disaggregated system differ")
+        for name, (kind, unit, definition) in _INSTANCE.items()
+    ),
+    _field("n_gpus", _INT, "GPUs", "GPUs of the whole system: tp x pp of each instance, summed", True),
+    *(
+        _field(f"{role}_{name}", kind, unit, f"{definition}, of the {role} instances of a disaggregated system")
+        for role in ("prefill", "decode")
+        for name, (kind, unit, definition) in _INSTANCE.items()
+    ),
+    _field(
+        "policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first; null unless the system is colocated"
+    ),
+    _field("memory", _TEXT, "", "KV memory: paged, unlimited or reserve; null for prefill_only"),
+    _field("max_running", _INT, "requests", "most requests that run at once on an instance; null for reserved memory"),
+    _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
+    _field("num_blocks", _INT, "blocks", "KV blocks of an instance; null when memory is not paged"),
+    _field(
+        "token_budget",
+        _INT,
+        "tokens",
+        "most tokens processed in a step; null unless the policy is chunked, with paged or unlimited memory",
+    ),
+    _field(
+        "chunk_budget",
+        _INT,
+        "tokens",
+        "tokens of a step for decodes and prompt pieces; null unless the policy is chunked, with reserved memory",
+    ),
+    _field(
+        "max_tokens",
+        _INT,
+        "tokens",
+        "most prompt tokens in a prefill step; null unless the policy is prefill_first or instances only prefill",
+    ),
+    _field("ttft_slo_s", _FLOAT, "s", "TTFT limit that attainment checks; null is not checked"),
+    _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),
+    _field("e2e_slo_s", _FLOAT, "s", "limit on the end-to-end latency that attainment checks; null is not checked"),
+    _field(
+        "itl_max_slo_s",
+        _FLOAT,
+        "s",
+        "limit on the longest time between two tokens of a request that attainment checks; null is not checked",
+    ),
+    _field(
+        "warmup", _FLOAT, "share", "the first int(n_requests x warmup) requests to arrive are outside the window", True
+    ),
+    _field(
+        "cooldown",
+        _FLOAT,
+        "share",
+        "the last int(n_requests x cooldown) requests to arrive are outside the window",
+        True,
+    ),
+]
+
+_MEASURES = [
+    _field(
+        "attainment",
+        _FLOAT,
+        "share",
+        "requests of the window that meet every SLO set / attainment_requests; "
+        "a missing time meets no SLO, a rejected request nothing",
+    ),
+    _field(
+        "attainment_requests",
+        _INT,
+        "requests",
+        "requests in the window: n_requests - int(n_requests x warmup) - int(n_requests x cooldown), at least 0",
+    ),
+    _field(
+        "ttft_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with TTFT <= ttft_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "tpot_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with TPOT <= tpot_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "e2e_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with end-to-end latency <= e2e_slo_s / attainment_requests; null without that SLO",
+    ),
+    _field(
+        "itl_max_attainment",
+        _FLOAT,
+        "share",
+        "requests of the window with no time between two tokens > itl_max_slo_s / attainment_requests; "
+        "null without that SLO",
+    ),
+    _field(
+        "request_goodput_rps", _FLOAT, "requests/s", "requests of the whole run that meet every SLO set / duration_s"
+    ),
+    _field("request_throughput_rps", _FLOAT, "requests/s", "finished / duration_s"),
+    _field(
+        "output_throughput_tps",
+        _FLOAT,
+        "tokens/s",
+        "output tokens of the finished requests / duration_s; in prefill_only one token each",
+    ),
+    _field(
+        "total_throughput_tps", _FLOAT, "tokens/s", "prompt and output tokens of the finished requests / duration_s"
+    ),
+    _field("request_throughput_per_gpu_rps", _FLOAT, "requests/s", "request_throughput_rps / n_gpus"),
+    _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
+    _field("duration_s", _FLOAT, "s", "last finish - first arrival; in prefill_only last first token - first arrival"),
+    *_latency_fields(),
+    _field(
+        "itl_mean_s", _FLOAT, "s", "inter-token latency: time between two tokens, mean over those of finished requests"
+    ),
+    *(
+        _field(
+            f"itl_p{q}_s",
+            _FLOAT,
+            "s",
+            f"{q}th percentile of the inter-token latencies of the whole run, pooled, within 1 %; "
+            "null unless itl_max_slo_s is set",
+        )
+        for q in PERCENTILES
+    ),
+    _field("preemptions", _INT, "preemptions", "times that a running request lost its KV blocks, summed over the run"),
+    _field(
+        "recomputed_tokens",
+        _INT,
+        "tokens",
+        "prefill tokens processed by requests that had been preempted at least once",
+    ),
+    _field("prefill_tokens", _INT, "tokens", "all tokens processed in prefill, recomputed_tokens included"),
+    _field(
+        "kv_utilization_mean",
+        _FLOAT,
+        "share",
+        "KV blocks held (reserved memory: tokens set aside), mean over steps of instances that decode / all of them; "
+        "null when memory is unlimited",
+    ),
+    _field(
+        "kv_utilization_peak",
+        _FLOAT,
+        "share",
+        "peak_blocks / blocks of an instance (of a decode instance: of a lane); null when memory is unlimited",
+    ),
+    _field(
+        "peak_blocks",
+        _INT,
+        "blocks",
+        "most KV blocks held on any instance (decode: in any of its pp lanes) during any step; "
+        "reserved memory: tokens set aside",
+    ),
+    _field(
+        "batch_size_mean",
+        _FLOAT,
+        "requests",
+        "running requests, mean over steps: every step counts the same, however long; "
+        "of a disaggregated system, over the steps of its decode instances",
+    ),
+    _field("steps", _INT, "steps", "steps that were not idle, of all instances"),
+    _field("utilization", _FLOAT, "share", "time inside steps / duration_s, mean over instances"),
+    *_balance_fields(),
+    _field(
+        "finished",
+        _INT,
+        "requests",
+        "requests of the whole run that got their last token; in prefill_only their first",
+    ),
+    _field("rejected", _INT, "requests", "requests of the whole run that were refused because they could never fit"),
+]
+
+CELLS_SCHEMA = _schema("cells", _PARAMETERS + _MEASURES)
+
+REQUESTS_SCHEMA = _schema(
+    "requests",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("request", _INT, "", "position in the workload, from 0", True),
+        _field("arrival_s", _FLOAT, "s", "arrival; the clock starts at 0", True),
+        _field("prompt_tokens", _INT, "tokens", "prompt length", True),
+        _field("output_tokens", _INT, "tokens", "output length", True),
+        _field("admitted_s", _FLOAT, "s", "start of the step that the request was first admitted to; null if rejected"),
+        _field("first_token_s", _FLOAT, "s", "end of the step that made the first token; null if rejected"),
+        _field(
+            "kv_ready_s",
+            _FLOAT,
+            "s",
+            "arrival of the KV cache at the decode instance; null where nothing is transferred",
+        ),
+        _field("finish_s", _FLOAT, "s", "end of the step that made the last token; null if the request did not finish"),
+        *(
+            _field(f"{latency}_s", _FLOAT, "s", f"{name} = {formula}")
+            for latency, (name, formula) in (
+                (x, _LATENCY_NAMES[x]) for x in ("queue_delay", "ttft", "tpot", "e2e", "kv_transfer")
+            )
+        ),
+        _field("preemptions", _INT, "preemptions", "times that the request lost its KV blocks", True),
+        _field("rejected", _BOOL, "", "refused because it could never fit", True),
+    ],
+)
+
+STEPS_SCHEMA = _schema(
+    "steps",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
+        _field("instance", _INT, "", "instance of this role, from 0", True),
+        _field("step", _INT, "", "number of the step in the cell, from 0; idle time is not a step", True),
+        _field("start_s", _FLOAT, "s", "when the step begins", True),
+        _field("end_s", _FLOAT, "s", "when the step ends; its tokens are stamped with this", True),
+        _field("running", _INT, "requests", "requests admitted while the step runs", True),
+        _field("emitted", _INT, "tokens", "tokens emitted by the step", True),
+        _field("tokens", _INT, "tokens", "tokens processed by the step, prefill and decode", True),
+        _field("blocks_used", _INT, "blocks", "KV blocks held while the step runs; 0 when memory is unlimited", True),
+    ],
+)
+
+INSTANCES_SCHEMA = _schema(
+    "instances",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the cell, as in the cells table", True),
+        _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
+        _field("instance", _INT, "", "number of the instance among those of its role, from 0", True),
+        _field("requests", _INT, "requests", "requests that the instance served", True),
+        _field("lanes", _INT, "lanes", "batches worked on in turn: pp of a decode instance, else 1", True),
+        _field("steps", _INT, "steps", "steps that were not idle, of all lanes", True),
+        _field(
+            "busy_s",
+            _FLOAT,
+            "s",
+            "time inside steps, summed over lanes; of a prefill instance, until the next batch can start",
+            True,
+        ),
+    ],
+)
+
+TIMINGS_SCHEMA = _schema(
+    "timings",
+    [
+        _field("cell_id", _TEXT, "", "the cell, as in the cells table", True),
+        _field("batch", _INT, "", "number of the batch that it was simulated in; null if infeasible"),
+        _field("batch_cells", _INT, "cells", "cells of that batch"),
+        _field("batch_wall_s", _FLOAT, "s", "time by the clock that the batch took; its cells share it"),
+        _field("batch_cpu_s", _FLOAT, "s", "CPU time that the batch took; its cells share it"),
+        _field("host", _REPEATED_TEXT, "", "machine that it ran on; null when the cell ended its worker"),
+        _field("pid", _INT, "", "process that it ran in"),
+        _field("ended_unix_s", _FLOAT, "s", "when the batch ended, seconds since 1970 by the clock of that machine"),
+    ],
+)
+
+# A search finds the rate: its rows have every parameter but that.
+_SEARCH_PARAMETERS = [
+    _field("cell_id", _TEXT, "", "content id of the search: of its configuration, workload, SLOs and options", True),
+    *(field for field in _PARAMETERS if field.name not in ("cell_id", "request_rate_rps")),
+]
+_INTERVAL = "end of the 95 % Wilson score interval of attainment, which takes its requests as independent"
+_OR_BOUND = "; where stopped, the share of all requests in the window if the others all missed, or all met, the SLOs"
+
+GOODPUT_SCHEMA = _schema(
+    "goodput",
+    [
+        *_SEARCH_PARAMETERS,
+        _field("target", _FLOAT, "share", "attainment asked for", True),
+        _field(
+            "max_rate_rps",
+            _FLOAT,
+            "requests/s",
+            "highest request rate found whose attainment is at least target; null when the lower end misses it",
+        ),
+        _field("goodput_per_gpu_rps", _FLOAT, "requests/s", "max_rate_rps / n_gpus"),
+        _field(
+            "ending",
+            _TEXT,
+            "",
+            "how the search ended: converged, upper_end_passes (max_rate_rps is a lower bound), lower_end_fails, "
+            "not_monotone, unresolved or interrupted; null unless status is ok",
+        ),
+        _field("reason", _TEXT, "", "what stands behind an ending other than converged, in words"),
+        _field(
+            "next_rate_rps",
+            _FLOAT,
+            "requests/s",
+            "lowest rate asked for that misses target: the true boundary, if there is one, lies between the two",
+        ),
+        _field(
+            "rate_low_rps",
+            _FLOAT,
+            "requests/s",
+            "highest rate asked for, up to max_rate_rps, at which attainment_low is at least target: a rate that "
+            "passes beyond chance",
+        ),
+        _field(
+            "rate_high_rps",
+            _FLOAT,
+            "requests/s",
+            "lowest rate asked for, above max_rate_rps, at which attainment_high is below target: a rate that fails "
+            "beyond chance",
+        ),
+        _field(
+            "attainment",
+            _FLOAT,
+            "share",
+            "at max_rate_rps: requests of the window that meet every SLO set / attainment_requests; in a search that "
+            "is not joint, the lowest of the SLOs' own attainments",
+        ),
+        _field("attainment_requests", _INT, "requests", "requests in the window"),
+        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}"),
+        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}"),
+        *(
+            _field(f"{x}_attainment", _FLOAT, "share", f"at max_rate_rps: attainment of the {x} SLO alone")
+            for x in SLOS
+        ),
+        _field(
+            "binding_slo",
+            _TEXT,
+            "",
+            "SLO with the lowest attainment of its own at next_rate_rps, the one that fails first above max_rate_rps",
+        ),
+        _field("output_throughput_tps", _FLOAT, "tokens/s", "at max_rate_rps"),
+        _field("output_throughput_per_gpu_tps", _FLOAT, "tokens/s", "output_throughput_tps / n_gpus"),
+        _field("ttft_p99_s", _FLOAT, "s", "at max_rate_rps: 99th percentile of TTFT over the window"),
+        _field("tpot_p99_s", _FLOAT, "s", "at max_rate_rps: 99th percentile of TPOT over the window"),
+        _field("probes", _INT, "probes", "rates that the search asked for; looking ahead not counted", True),
+    ],
+)
+
+PROBES_SCHEMA = _schema(
+    "probes",
+    [
+        _field("cell_id", _REPEATED_TEXT, "", "the search, as in the goodput table", True),
+        _field("request_rate_rps", _FLOAT, "requests/s", "offered request rate", True),
+        _field("round", _INT, "", "round in which the rate was simulated, from 1", True),
+        _field(
+            "asked",
+            _BOOL,
+            "",
+            "whether the search asked for this rate; otherwise it was simulated ahead and then not needed",
+            True,
+        ),
+        _field("met", _BOOL, "", "attainment >= target", True),
+        _field(
+            "stopped",
+            _BOOL,
+            "",
+            "whether the simulation ended when it was certain that the rate passes, or fails, beyond chance: then "
+            "attainment is of the first attainment_requests of the window, and the other measures are null",
+            True,
+        ),
+        _field("attainment_low", _FLOAT, "share", f"lower {_INTERVAL}{_OR_BOUND}"),
+        _field("attainment_high", _FLOAT, "share", f"upper {_INTERVAL}{_OR_BOUND}"),
+        GOODPUT_SCHEMA.field("attainment").with_metadata(
+            {
+                "unit": "share",
+                "definition": "requests of the window that meet every SLO set / attainment_requests; in a search that "
+                "is not joint, the lowest of the SLOs' own attainments",
+            }
+        ),
+        *(field for field in _MEASURES if field.name != "attainment"),
+    ],
+)
+
+# Of the goodput table, what tells one candidate of a placement from another, and how it did.
+_OF_GOODPUT = (
+    *("system", "n_instances", "n_prefill", "n_decode", "tp", "pp", "prefill_tp", "prefill_pp"),
+    *("decode_tp", "decode_pp", "n_gpus", "policy", "token_budget", "chunk_budget"),
+    *(f"{x}_slo_s" for x in SLOS),
+    *("target", "max_rate_rps", "goodput_per_gpu_rps", "ending", "reason", "next_rate_rps", "rate_low_rps"),
+    *("rate_high_rps", "attainment", "attainment_requests", "ttft_attainment", "tpot_attainment", "binding_slo"),
+    *("output_throughput_tps", "ttft_p99_s", "tpot_p99_s"),
+)
+
+PLACEMENT_SCHEMA = _schema(
+    "placement",
+    [
+        _field("cell_id", _TEXT, "", "the search, as in the goodput table of the part's directory", True),
+        _field("status", _TEXT, "", "ok, infeasible (the configuration cannot run) or failed (see error)", True),
+        _field("error", _TEXT, "", "why there is no rate; null when status is ok"),
+        _field(
+            "part",
+            _TEXT,
+            "",
+            "prefill: one prefill_only instance, TTFT SLO alone; decode: one decode_only instance, TPOT SLO alone; "
+            "joint: a whole system, every SLO",
+            True,
+        ),
+        _field(
+            "is_chosen",
+            _BOOL,
+            "",
+            "the parallelism that the placement takes for this role; of joint rows, the system that it comes to",
+            True,
+        ),
+        _field(
+            "predicted_rps",
+            _FLOAT,
+            "requests/s",
+            "min(n_prefill x max_rate_rps of its prefill row, n_decode x that of its decode row); null unless the "
+            "system is disaggregated and both have one",
+        ),
+        *(GOODPUT_SCHEMA.field(name) for name in _OF_GOODPUT),
+    ],
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "cells": CELLS_SCHEMA,
+    "requests": REQUESTS_SCHEMA,
+    "steps": STEPS_SCHEMA,
+    "instances": INSTANCES_SCHEMA,
+    "timings": TIMINGS_SCHEMA,
+    "goodput": GOODPUT_SCHEMA,
+    "probes": PROBES_SCHEMA,
+    "placement": PLACEMENT_SCHEMA,
+}
+
+
+def units(schema: pa.Schema) -> dict[str, str]:
+    """The unit of every column; empty for names, ids and flags, 1 for a plain number."""
+    return {field.name: field.metadata[b"unit"].decode() for field in schema}
+
+
+def definitions(schema: pa.Schema) -> dict[str, str]:
+    """The definition of every column."""
+    return {field.name: field.metadata[b"definition"].decode() for field in schema}
+
+
+def column_facts(schema: pa.Schema) -> dict[str, dict[str, str]]:
+    """Type, unit and definition of every column."""
+    found = {}
+    for name, unit in units(schema).items():
+        kind = schema.field(name).type
+        text = kind.value_type if pa.types.is_dictionary(kind) else kind
+        found[name] = {"type": str(text), "unit": unit, "definition": definitions(schema)[name]}
+    return found
+
+
+def columns_markdown(schema: pa.Schema) -> str:
+    """A Markdown table of the columns: name, type, unit, definition."""
+    rows = ["| column | type | unit | definition |", "|---|---|---|---|"]
+    for name, about in column_facts(schema).items():
+        rows.append(f"| `{name}` | {about['type']} | {about['unit']} | {about['definition']} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_column_tables(document: str) -> str:
+    """A Markdown document whose text between `<!-- columns: TABLE -->` and `<!-- end -->` is made anew."""
+    for table, schema in SCHEMAS.items():
+        mark = f"<!-- columns: {table} -->\n"
+        before, found, rest = document.partition(mark)
+        if found:
+            _, end, after = rest.partition("<!-- end -->")
+            if not end:
+                raise ValueError(f"{mark.strip()} has no <!-- end --> after it")
+            document = before + mark + "\n" + columns_markdown(schema) + "\n" + end + after
+    return document
+
+
+if __name__ == "__main__":  # python -m servesweep.tables.schemas docs/measures.md
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(with_column_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

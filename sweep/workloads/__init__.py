@@ -1,0 +1,1 @@
+"""Requests: drawn, or read from traces."""

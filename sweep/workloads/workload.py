@@ -1,0 +1,261 @@
+"""Requests with arrival times and lengths, as three arrays; drawn from distributions here, read from traces elsewhere.
+
+`N` is the number of requests.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import checks
+from ..checks import MAX_TOKENS
+
+ARRIVALS = ("poisson", "uniform", "bursty")
+MAX_REQUESTS = 100_000_000  # of a workload that is drawn: its arrays take 2.4 GB
+# Far beyond what traffic does, and far from where the distributions overflow.
+CV_RANGE = (1e-3, 1e3)
+MAX_SIGMA = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Requests in a given order; they are served by (arrival, position in this order), whatever the order is.
+
+    arrival_s      float64 [N]  seconds, finite and at least 0
+    prompt_tokens  int64 [N]    1 to 2**31 - 1
+    output_tokens  int64 [N]    1 to 2**31 - 1; the first of them comes from prefill
+    name           for tables and messages
+    rate_rps       requests/s that the arrivals were made for, where that is known; None: measured from the arrivals
+
+    Anything that converts to such arrays is taken; the arrays kept are read-only. ValueError names the argument, the
+    position and the value of what is not allowed.
+    """
+
+    arrival_s: npt.NDArray[np.float64]
+    prompt_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+    name: str = "workload"
+    rate_rps: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.text("name", self.name)
+        if self.rate_rps is not None:
+            object.__setattr__(self, "rate_rps", checks.positive("rate_rps", self.rate_rps))
+        object.__setattr__(self, "arrival_s", _times("arrival_s", self.arrival_s))
+        object.__setattr__(self, "prompt_tokens", _lengths("prompt_tokens", self.prompt_tokens))
+        object.__setattr__(self, "output_tokens", _lengths("output_tokens", self.output_tokens))
+        sizes = [len(self.arrival_s), len(self.prompt_tokens), len(self.output_tokens)]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"arrival_s, prompt_tokens and output_tokens have {sizes[0]}, {sizes[1]} and {sizes[2]} entries: "
+                "must have one for each request"
+            )
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """`rate_rps` where it is known; otherwise (N - 1) / (last - first arrival), NaN when that span is 0.
+
+        A span so short that the rate is not a finite number counts as 0.
+        """
+        if self.rate_rps is not None:
+            return self.rate_rps
+        span = _span(self.arrival_s)
+        rate = (len(self) - 1) / span if span > 0 else math.nan
+        return rate if math.isfinite(rate) else math.nan
+
+    def at_unit_rate(self) -> "Workload":
+        """The same requests with time stretched to a mean rate of 1 request/s.
+
+        ValueError when there is no mean rate: all requests arrive at one time, and `rate_rps` is not given.
+        """
+        rate = self.mean_rate_rps
+        if rate == 1.0 or len(self) == 0:
+            arrival = self.arrival_s
+        elif math.isnan(rate):
+            raise ValueError(
+                f"workload {self.name!r} has no mean rate to scale: must have two arrival times, or rate_rps"
+            )
+        else:
+            with np.errstate(over="ignore"):
+                arrival = _arrivals(self.arrival_s * rate, "rate_rps", rate, "large")
+        return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, 1.0)
+
+    def at_rate(self, rate: float) -> "Workload":
+        """The same requests at `rate` requests/s: arrival = arrival at unit rate / rate. Lengths and order stay.
+
+        ValueError when there is no mean rate (see `at_unit_rate`), and for a rate so small that the last request would
+        never arrive.
+        """
+        rate = checks.positive("rate", rate)
+        with np.errstate(over="ignore"):
+            arrival = _arrivals(self.at_unit_rate().arrival_s / rate, "rate", rate)
+        return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, rate)
+
+    def describe(self) -> str:
+        """A few lines of text: rows, span, mean rate, and how long prompts and outputs are."""
+        lines = [f"{self.name}: {len(self):,} requests"]
+        if len(self):
+            lines[0] += f" over {_span(self.arrival_s):,.1f} s"
+            if not math.isnan(self.mean_rate_rps):
+                lines[0] += f", {self.mean_rate_rps:.4g} requests/s"
+            for label, lengths in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
+                p50, p90, p99 = (f"{value:,.0f}" for value in np.percentile(lengths, [50, 90, 99]))
+                lines.append(f"{label} tokens: mean {lengths.mean():,.1f}, p50 {p50}, p90 {p90}, p99 {p99}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class LognormalLen:
+    """Lengths in tokens: lognormal with this mean before clipping, rounded half to even, clipped to [lo, hi].
+
+    sigma is the standard deviation of the logarithm. A length is never below 1, whatever `lo` is.
+    ValueError for a mean that is not positive and finite, a sigma outside [0, 10], lo > hi, hi below 1 or above
+    2**31 - 1.
+    """
+
+    mean: float
+    sigma: float
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", checks.positive("mean", self.mean))
+        object.__setattr__(self, "sigma", checks.between("sigma", self.sigma, 0, MAX_SIGMA))
+        object.__setattr__(self, "lo", checks.whole("lo", self.lo, 0))
+        object.__setattr__(self, "hi", checks.whole("hi", self.hi, 1, MAX_TOKENS))
+        if self.lo > self.hi:
+            raise ValueError(f"lo={self.lo}: must be at most hi={self.hi}")
+
+    @property
+    def mu(self) -> float:
+        """Mean of the logarithm."""
+        return math.log(self.mean) - self.sigma**2 / 2
+
+    def lengths(self, drawn: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Lengths from lognormal numbers."""
+        return np.clip(np.rint(drawn), max(self.lo, 1), self.hi).astype(np.int64)
+
+
+def lognormal_len(mean: float, sigma: float, lo: int, hi: int) -> LognormalLen:
+    """A distribution of lengths for `make_workload`; see `LognormalLen`."""
+    return LognormalLen(mean, sigma, lo, hi)
+
+
+def make_workload(
+    n: int,
+    rate: float,
+    prompt: int | LognormalLen,
+    output: int | LognormalLen,
+    seed: int = 0,
+    arrivals: str = "poisson",
+    cv: float = 1.0,
+) -> Workload:
+    """`n` requests at a mean of `rate` requests/s, drawn by one `numpy.random.default_rng(seed)`.
+
+    arrivals  "poisson", "uniform" (equal gaps), or "bursty": gamma-distributed gaps with `cv` as their coefficient of
+              variation, 1 being Poisson and more being burstier; 0.001 to 1000. `cv` has no effect on the other two.
+
+    The n gaps are drawn first, then prompt and output of request 0, of request 1, and so on: the first requests of a
+    longer workload have other lengths than those of a shorter one. The rate scales the gaps and touches nothing else.
+    ValueError, with the name, the value and what is allowed, for any argument out of range.
+    """
+    n = checks.whole("n", n, 0, MAX_REQUESTS)
+    rate = checks.positive("rate", rate)
+    cv = checks.between("cv", cv, *CV_RANGE)
+    seed = checks.whole("seed", seed, 0)
+    for name, length in (("prompt", prompt), ("output", output)):
+        if not isinstance(length, LognormalLen):
+            checks.whole(name, length, 1, MAX_TOKENS)
+    if arrivals not in ARRIVALS:
+        raise ValueError(f"arrivals={arrivals!r}: must be one of {', '.join(ARRIVALS)}")
+
+    rng = np.random.default_rng(seed)
+    if arrivals == "poisson":
+        unit_gaps = rng.exponential(1.0, n)
+    elif arrivals == "uniform":
+        unit_gaps = np.ones(n)
+    else:
+        k = 1.0 / cv**2
+        unit_gaps = rng.gamma(k, 1.0 / k, n)
+    prompt_tokens, output_tokens = _draw_lengths(rng, n, prompt, output)
+    return Workload(arrivals_at(rate, unit_gaps), prompt_tokens, output_tokens, rate_rps=rate)
+
+
+def arrivals_at(rate: float, unit_gaps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Arrival times from gaps with a mean of 1; ValueError for a rate so small that the last one is infinite."""
+    with np.errstate(over="ignore"):
+        return _arrivals(np.cumsum(unit_gaps / rate), "rate", rate)
+
+
+def _draw_lengths(
+    rng: np.random.Generator, n: int, *lengths: int | LognormalLen
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Lengths of prompts and outputs, drawn in the order of one request after another."""
+    random = [length for length in lengths if isinstance(length, LognormalLen)]
+    # One column a distribution: NumPy fills row by row, which is the order of drawing request by request.
+    drawn = rng.lognormal([d.mu for d in random], [d.sigma for d in random], (n, len(random)))
+    columns = iter(drawn.T)
+    prompt, output = (
+        length.lengths(next(columns)) if isinstance(length, LognormalLen) else np.full(n, length, np.int64)
+        for length in lengths
+    )
+    return prompt, output
+
+
+def _arrivals(times: npt.NDArray[np.float64], name: str, rate: float, what: str = "small") -> npt.NDArray[np.float64]:
+    """Scaled arrival times, or the rate that is to blame when they are not finite."""
+    if not np.isfinite(times).all():
+        raise ValueError(f"{name}={rate!r}: is so {what} that the last request would never arrive")
+    return times
+
+
+def _span(times: npt.NDArray[np.float64]) -> float:
+    return float(times.max() - times.min()) if len(times) else 0.0
+
+
+def _times(name: str, values: Any) -> npt.NDArray[np.float64]:
+    array = _array(name, values)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{name} holds {array.dtype}: must hold numbers of seconds")
+    times = array.astype(np.float64, copy=_may_change(array))
+    wrong = ~(np.isfinite(times) & (times >= 0))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise ValueError(f"{name}[{at}]={times[at]}: must be finite and at least 0")
+    times.flags.writeable = False
+    return times
+
+
+def _lengths(name: str, values: Any) -> npt.NDArray[np.int64]:
+    array = _array(name, values)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{name} holds {array.dtype}: must hold integers")
+    # A column that had a gap once is float in pandas: whole numbers are taken in any type.
+    wrong = ~((array >= 1) & (array <= MAX_TOKENS) & (array == np.floor(array)))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least 1, and at most {MAX_TOKENS}")
+    lengths = array.astype(np.int64, copy=_may_change(array))
+    lengths.flags.writeable = False
+    return lengths
+
+
+def _may_change(array: npt.NDArray[Any]) -> bool:
+    """Whether somebody else could write to this memory; a read-only view of what pandas holds can change too."""
+    return bool(array.flags.writeable or not array.flags.owndata)
+
+
+def _array(name: str, values: Any) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name}={values!r}: must be an array with one dimension") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}: must be an array with one dimension")
+    return array

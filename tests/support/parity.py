@@ -1,0 +1,72 @@
+"""The package's answer to a case, and its comparison with the oracle's: integers exactly, times to 1e-9 relative."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from invariants import check_run
+from servesweep import Chip, ConstantStepTime, Link, Model, Result, StepModel, Workload, run_scheduler
+from servesweep.serving.scheduler import Lane, LaneResults
+from strategies import LOG_COLUMNS, LaneCase, Traffic
+
+COUNTERS = ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks")
+COUNTED = (*COUNTERS, "running_steps", "block_steps")
+TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s")
+
+
+def step_model(step: dict[str, Any]) -> StepModel | ConstantStepTime:
+    """The package's step times of a step written as in the golden files."""
+    if "seconds" in step:
+        return ConstantStepTime(step["seconds"])
+    chip, link = step["chip"], step["link"]
+    rest = {name: value for name, value in step.items() if name not in ("model", "chip", "link")}
+    return StepModel(
+        Model(**step["model"]),
+        Chip(chip["name"], chip["bf16"], chip["fp8"], chip["mem_bw"], chip["mem_cap"]),
+        link=Link("link", link["alpha_s"], link["bandwidth_bytes_per_s"]),
+        **rest,
+    )
+
+
+def workload(traffic: Traffic, rate: float = 1.0) -> Workload:
+    return Workload(
+        np.array(traffic.arrival_s) / rate, np.array(traffic.prompt_tokens), np.array(traffic.output_tokens)
+    )
+
+
+def run(case: LaneCase, **more: Any) -> Result:
+    return run_scheduler(workload(case.traffic, case.rate), step_model(case.step), **case.options, **more)
+
+
+def lanes_of(cases: Sequence[LaneCase]) -> list[Lane]:
+    """Lanes that share a Traffic share the Workload made from it."""
+    shared = {id(case.traffic): workload(case.traffic) for case in cases}
+    return [
+        Lane(workload=shared[id(case.traffic)], step=step_model(case.step), rate=case.rate, **case.options)
+        for case in cases
+    ]
+
+
+def check_against_oracle(result: Result, case: LaneCase, log: dict[str, Any] | None = None) -> None:
+    expected, expected_log = case.oracle()
+    for name in ("preemptions", "rejected", *COUNTED):
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
+    for name in (*TIMES, "busy_s"):
+        np.testing.assert_allclose(getattr(result, name), getattr(expected, name), rtol=1e-9, err_msg=name)
+    np.testing.assert_array_equal(result.num_blocks, case.limits().get("num_blocks", np.nan))
+    if log is not None:
+        for name in LOG_COLUMNS:
+            rtol = 1e-9 if name.endswith("_s") else 0
+            np.testing.assert_allclose(log[name], expected_log[name], rtol=rtol, err_msg=name)
+    check_run(result, case.limits(), log)
+
+
+def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
+    """To the last bit, but for padding."""
+    n = a.n_requests[i]
+    assert n == b.n_requests[j]
+    rows = (*TIMES, "prompt_tokens", "output_tokens", "preemptions", "rejected")
+    for name in rows:
+        np.testing.assert_array_equal(getattr(a, name)[i, :n], getattr(b, name)[j, :n], err_msg=name, strict=True)
+    for name in (*COUNTED, "busy_s", "num_blocks"):
+        np.testing.assert_array_equal(getattr(a, name)[i], getattr(b, name)[j], err_msg=name)
