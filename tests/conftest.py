@@ -2,9 +2,14 @@
 same cases every time: what decides about a change must not depend on luck."""
 
 import os
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# A failed assertion in a support module shows its values, like one in a test.
+pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.joinpath("support").glob("*.py")))
 
 # Cases are whole workloads, so drawing one takes milliseconds: that is no reason to fail a slow machine.
 _common: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Workers of a cluster: a real Dask scheduler with two worker processes on loopback, and Ray on this machine."""
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -12,11 +11,12 @@ import time
 
 import pytest
 import servesweep.runner.runner as runner
+import small_sweep
 from servesweep.commands.main import command_line
 from servesweep.experiment.tables import ConfigError
 from servesweep.runner.runner import run_grid
 from servesweep.runner.tasks import Task
-from test_durability import CELLS, FEASIBLE, SWEEP, TABLES, kept_cells, wait_until
+from small_sweep import CELLS, FEASIBLE, digests, kept_cells, wait_until
 
 needs_dask = pytest.mark.skipif(
     importlib.util.find_spec("distributed") is None, reason="dask is not installed: pip install 'servesweep[dask]'"
@@ -26,22 +26,10 @@ needs_ray = pytest.mark.skipif(
 )
 
 
-def digests(directory):
-    return [hashlib.sha256((directory / f"{table}.parquet").read_bytes()).hexdigest() for table in TABLES]
+# Workers find the tasks of this module, and what it imports, by these folders.
+FOLDERS = (os.path.dirname(__file__), os.path.dirname(small_sweep.__file__))
 
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "small.toml").write_text(SWEEP)
-    return run_grid(folder / "small.toml", out=folder / "run", workers=1, progress=False)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(SWEEP)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 class Cluster:
@@ -61,7 +49,7 @@ class Cluster:
 
     def _start(self, module, *options):
         environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-        path = os.pathsep.join([os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([*FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
         with open(self.folder / "log.txt", "a") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", f"distributed.cli.{module}", *options],
@@ -214,7 +202,7 @@ def test_options_of_backends_that_cannot_be(options, words):
 
 @needs_ray
 def test_ray_gives_the_same_bytes_and_finds_killer_cells(undisturbed, folder, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))  # for KillerTask
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(FOLDERS))  # for KillerTask
     run = run_grid("small.toml", out="out", progress=False, backend="ray", max_lanes=12)
     assert run.counts["ok"] == FEASIBLE
     assert digests(folder / "out") == digests(undisturbed.directory)
