@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from servesweep import Colocated, Disaggregated, Lane, StepModel, link
-from servesweep.serving.run import LaneResults, System
+from servesweep.measures.result import LaneResults
+from servesweep.serving.run import System
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 import oracle

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
     from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
     from .hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
+    from .measures.instances import InstanceFacts
     from .measures.metrics import attainment, max_rate, percentile
-    from .measures.result import Result
+    from .measures.result import LaneResults, Result
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
-    from .serving.run import InstanceFacts, LaneResults, run_systems
+    from .serving.run import run_systems
     from .serving.scheduler import Lane, run_lanes, run_scheduler
     from .serving.stages import ROUTERS
     from .serving.systems import (
@@ -45,10 +46,11 @@ _MODULES = {
     "measures.metrics": ("attainment", "max_rate", "percentile"),
     "goodput.placement": ("Placement", "find_placement"),
     "serving.whole_steps": ("Request", "simulate"),
-    "measures.result": ("Result",),
+    "measures.instances": ("InstanceFacts",),
+    "measures.result": ("LaneResults", "Result"),
     "runner.runner": ("iter_run", "run_grid"),
     "workloads.conversation": ("conversation_workload",),
-    "serving.run": ("InstanceFacts", "LaneResults", "run_systems"),
+    "serving.run": ("run_systems",),
     "serving.scheduler": ("Lane", "run_lanes", "run_scheduler"),
     "serving.stages": ("ROUTERS",),
     "hardware.step_times": ("ConstantStepTime", "StepModel", "kv_transfer_time"),

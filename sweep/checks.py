@@ -92,3 +92,8 @@ def finite(value: Any) -> bool:
         return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     except OverflowError:  # an integer beyond every float
         return False
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number (no bool), be it infinite or NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool)

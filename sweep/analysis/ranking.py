@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..measures.metrics import SLOS
+from ..measures.latencies import SLOS
 from .selection import axes, plain
 
 if TYPE_CHECKING:

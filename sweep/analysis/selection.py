@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..checks import nearest
 from ..experiment.keys import column_of
 from ..experiment.tables import ROLE_TABLES, conditions
-from ..measures.metrics import MEASURES
+from ..measures.columns import MEASURES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..measures.metrics import SLOS
+from ..measures.latencies import SLOS
 from ..workloads.workload import LognormalLen, Workload, make_workload
 from .keys import column_of, key_names
 from .setups import SETUP_TABLES, Setup, System, make_setups, points

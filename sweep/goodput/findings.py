@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..kernels.steptime import step_seconds
-from ..measures.metrics import SLOS
+from ..measures.latencies import SLOS
 from .bisection import CONVERGED, LOWER_END_FAILS, UPPER_END_PASSES, Search
 
 if TYPE_CHECKING:
@@ -21,23 +20,8 @@ ENDINGS = (CONVERGED, UPPER_END_PASSES, LOWER_END_FAILS, NOT_MONOTONE, UNRESOLVE
 APART = (
     1.01  # rates closer than this tell nothing of monotony: near overload, attainment jumps by the schedule's chance
 )
-_Z = 1.959963984540054  # of a two-sided interval of 95 %
 
-FloatArray = NDArray[np.float64]
 Probe = Mapping[str, Any]  # a row of the probes table
-
-
-def wilson_interval(attainment: Any, requests: Any) -> tuple[FloatArray, FloatArray]:
-    """The 95 % interval of a share of independent requests, NaN where there are none: E. B. Wilson, JASA 22 (1927).
-
-    It never leaves [0, 1], and has a width even where all requests agree.
-    """
-    share, n = np.asarray(attainment, np.float64), np.asarray(requests, np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scale = 1 + _Z**2 / n
-        centre = (share + _Z**2 / (2 * n)) / scale
-        half = _Z * np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n)) / scale
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def finding(cell: Cell, search: Search, target: float, asked: Sequence[Probe]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..checks import nearest
 from ..experiment.plan import Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
-from ..measures.metrics import SLOS
+from ..measures.latencies import SLOS
 from ..runner.backends import BackendLost, InProcess, Processes, iter_outcomes
 from ..runner.batches import MAX_LANES, estimate, make_batches
 from ..runner.progress import Progress, Silent

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..experiment.plan import Plan, content_id
-from ..measures.metrics import MEASURES, SLOS
+from ..measures.columns import MEASURES
+from ..measures.intervals import wilson_interval
+from ..measures.latencies import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Outcome, Stopping
 from ..serving.early_stop import Criterion
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
 from .expected_rate import averages, expected_rate
-from .findings import ENDINGS, finding, wilson_interval
+from .findings import ENDINGS, finding
 
 ENOUGH_REQUESTS = 2000
 MOST_AHEAD = 31  # rates of one search in a round

@@ -5,17 +5,12 @@ C systems, K instances of all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from .window import BoolArray, FloatArray, IntArray, ratio
+from ..arrays import Bools, Floats, Ints
+from .instances import ROLES, InstanceFacts
+from .window import ratio
 
-if TYPE_CHECKING:
-    from ..serving.run import InstanceFacts
-
-ROLES = ("colocated", "prefill", "decode")  # of an instance
 BALANCE = (
     *("requests_max_over_mean", "busy_max_over_mean"),  # of colocated instances
     *("prefill_requests_max_over_mean", "prefill_busy_max_over_mean", "prefill_utilization"),
@@ -23,12 +18,15 @@ BALANCE = (
 )
 
 
-def balance(facts: InstanceFacts | None, duration_s: FloatArray) -> dict[str, FloatArray]:
+def balance_measures(facts: InstanceFacts | None, duration_s: Floats) -> dict[str, Floats]:
     """The measures `BALANCE` of every system [C], and their utilization; NaN for roles that a system does not have.
 
-    Args:
-        facts: their instances; None where nothing is known of them.
-        duration_s: of each system, [C].
+    Parameters
+    ----------
+    facts
+        Their instances; None where nothing is known of them.
+    duration_s
+        Of each system, [C].
     """
     columns = {name: np.full(len(duration_s), np.nan) for name in ("utilization", *BALANCE)}
     if facts is None:
@@ -46,35 +44,26 @@ def balance(facts: InstanceFacts | None, duration_s: FloatArray) -> dict[str, Fl
     return columns
 
 
-def prefills_only(facts: InstanceFacts | None, systems: int) -> BoolArray:
+def prefills_only(facts: InstanceFacts | None, systems: int) -> Bools:
     """Which systems have prefill instances and no others: bool [C]."""
     if facts is None:
         return np.zeros(systems, dtype=np.bool_)
     prefill = facts.role == "prefill"
     count = np.bincount(facts.system, minlength=systems)
-    flags: BoolArray = (count > 0) & (np.bincount(facts.system, prefill, systems) == count)
+    flags: Bools = (count > 0) & (np.bincount(facts.system, prefill, systems) == count)
     return flags
 
 
-def _utilization(system: IntArray, busy: FloatArray, here: BoolArray, duration_s: FloatArray) -> FloatArray:
+def _utilization(system: Ints, busy: Floats, here: Bools, duration_s: Floats) -> Floats:
     """Mean over some instances of their time inside steps (mean of their lanes) / duration_s."""
     # bincount adds one by one, in order: the sum of a system does not depend on the others.
     count = np.bincount(system[here], minlength=len(duration_s))
     return ratio(np.bincount(system[here], busy[here], len(duration_s)), count) / duration_s
 
 
-def _max_over_mean(system: IntArray, values: FloatArray, here: BoolArray, systems: int) -> FloatArray:
+def _max_over_mean(system: Ints, values: Floats, here: Bools, systems: int) -> Floats:
     count = np.bincount(system[here], minlength=systems)
     sums = np.bincount(system[here], values[here], systems)
     most = np.zeros(systems)
     np.maximum.at(most, system[here], values[here])
     return ratio(most * count, sums)
-
-
-def instance_columns(facts: InstanceFacts, system: int) -> dict[str, NDArray[Any]]:
-    """The instances of one system, by column of the instances table; roles are places in `ROLES`."""
-    rows = (facts.system == system).nonzero()[0]
-    return {
-        "role": np.array([ROLES.index(role) for role in facts.role[rows].tolist()], dtype=np.int8),
-        **{name: getattr(facts, name)[rows] for name in ("instance", "requests", "lanes", "steps", "busy_s")},
-    }

@@ -5,21 +5,21 @@ Letters: N requests, in the order of the workload.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
+from numpy.typing import ArrayLike
 
-from .metrics import measures, one_lane
+from ..arrays import Bools, Floats, Ints
+from .columns import measures
+from .instances import InstanceFacts
+from .latencies import GAPS, ROWS, SystemArrays, tpot_s
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ..serving.run import InstanceFacts
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 class Result:
@@ -73,20 +73,20 @@ class Result:
         batch_steps: int | None = None,
         instances: InstanceFacts | None = None,
         itl_max_s: ArrayLike | None = None,
-        itl_counts: FloatArray | None = None,
+        itl_counts: Floats | None = None,
     ) -> None:
-        self.arrival_s: FloatArray = np.asarray(arrival_s, dtype=np.float64)
+        self.arrival_s: Floats = np.asarray(arrival_s, dtype=np.float64)
         if self.arrival_s.ndim != 1:
             raise ValueError(f"arrival_s must be one-dimensional, one entry a request, not {self.arrival_s.shape}")
         n = len(self.arrival_s)
-        self.prompt_tokens: IntArray = _column("prompt_tokens", prompt_tokens, np.int64, n)
-        self.output_tokens: IntArray = _column("output_tokens", output_tokens, np.int64, n)
-        self.first_token_s: FloatArray = _column("first_token_s", first_token_s, np.float64, n)
-        self.finish_s: FloatArray = _column("finish_s", finish_s, np.float64, n)
-        self.kv_ready_s: FloatArray = _column("kv_ready_s", kv_ready_s, np.float64, n, missing=np.nan)
-        self.admitted_s: FloatArray = _column("admitted_s", admitted_s, np.float64, n, missing=np.nan)
-        self.preemptions: IntArray = _column("preemptions", preemptions, np.int64, n, missing=0)
-        self.rejected: BoolArray = _column("rejected", rejected, np.bool_, n, missing=False)
+        self.prompt_tokens: Ints = _column("prompt_tokens", prompt_tokens, np.int64, n)
+        self.output_tokens: Ints = _column("output_tokens", output_tokens, np.int64, n)
+        self.first_token_s: Floats = _column("first_token_s", first_token_s, np.float64, n)
+        self.finish_s: Floats = _column("finish_s", finish_s, np.float64, n)
+        self.kv_ready_s: Floats = _column("kv_ready_s", kv_ready_s, np.float64, n, missing=np.nan)
+        self.admitted_s: Floats = _column("admitted_s", admitted_s, np.float64, n, missing=np.nan)
+        self.preemptions: Ints = _column("preemptions", preemptions, np.int64, n, missing=0)
+        self.rejected: Bools = _column("rejected", rejected, np.bool_, n, missing=False)
         self.steps = int(steps)
         self.prefill_tokens = int(prefill_tokens)
         self.recomputed_tokens = int(recomputed_tokens)
@@ -109,31 +109,30 @@ class Result:
         return f"Result({len(self)} requests, {finished} finished, {rejected} rejected, {self.steps} steps)"
 
     @property
-    def ttft_s(self) -> FloatArray:
+    def ttft_s(self) -> Floats:
         """Time to first token, float64 [N], seconds: first token - arrival."""
         return self.first_token_s - self.arrival_s
 
     @property
-    def tpot_s(self) -> FloatArray:
+    def tpot_s(self) -> Floats:
         """Time per output token, float64 [N], seconds: (finish - first token) / (output tokens - 1).
 
         0 for a one-token output, NaN for a request that did not finish.
         """
-        gaps = self.output_tokens - 1
-        return (self.finish_s - self.first_token_s) / np.maximum(gaps, 1) * (gaps > 0)
+        return tpot_s(self.first_token_s, self.finish_s, self.output_tokens - 1)
 
     @property
-    def e2e_s(self) -> FloatArray:
+    def e2e_s(self) -> Floats:
         """End-to-end latency, float64 [N], seconds: finish - arrival."""
         return self.finish_s - self.arrival_s
 
     @property
-    def queue_delay_s(self) -> FloatArray:
+    def queue_delay_s(self) -> Floats:
         """Queueing delay, float64 [N], seconds: first admission - arrival."""
         return self.admitted_s - self.arrival_s
 
     @property
-    def kv_transfer_s(self) -> FloatArray:
+    def kv_transfer_s(self) -> Floats:
         """KV transfer time, float64 [N], seconds: KV at the decode instance - first token; NaN without a transfer."""
         return self.kv_ready_s - self.first_token_s
 
@@ -177,7 +176,7 @@ class Result:
         order, that the window of the latency measures leaves out. `n_gpus` divides the measures per GPU.
         """
         values: dict[str, Any] = measures(
-            one_lane(self),
+            one_system(self),
             ttft_slo_s=ttft_slo,
             tpot_slo_s=tpot_slo,
             e2e_slo_s=e2e_slo,
@@ -189,7 +188,99 @@ class Result:
         return {name: column[0].item() for name, column in values.items()}
 
 
-def _column(name: str, values: ArrayLike | None, dtype: Any, n: int, missing: Any = None) -> NDArray[Any]:
+def one_system(result: Result) -> SystemArrays:
+    """A result seen as a batch of one system; the arrays are views."""
+    columns = {name: np.asarray(getattr(result, name))[None] for name in ROWS if name != "n_requests"}
+    gaps = {name: None if getattr(result, name) is None else getattr(result, name)[None] for name in GAPS}
+    others = {"n_requests": np.array([len(result)]), "instances": result.instances, **gaps}
+    return cast(SystemArrays, SimpleNamespace(**others, **columns))
+
+
+@dataclass
+class EarlyStopOutcome:
+    """Which systems were stopped once it was certain whether they meet their SLOs, and what is known of them. Each [C].
+
+    stopped     whether it was; what follows is NaN if not. What else was simulated of a stopped system has no meaning
+    requests    how many requests, the first of its window, decided it
+    attainment  share of those that meet the SLOs; the lowest one where each SLO counts on its own
+    low, high   the share of all requests in the window if all others missed, or met, the SLOs
+    """
+
+    stopped: Bools
+    requests: Floats
+    attainment: Floats
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def none_stopped(cls, systems: int) -> EarlyStopOutcome:
+        """As long as nothing is certain."""
+        return cls(np.zeros(systems, np.bool_), *(np.full(systems, np.nan) for _ in range(4)))
+
+
+@dataclass
+class LaneResults:
+    """Outcomes of many systems; request i of one is request i of its workload, places behind a shorter workload are
+    padding.
+
+    Times are in seconds, NaN for what did not happen (a rejected request; padding). Arrays may be read-only views.
+    Counts are of all instances of a system. Under reserved memory blocks are tokens.
+    """
+
+    n_requests: Ints  # [C]
+    arrival_s: Floats  # [C, N]
+    prompt_tokens: Ints  # [C, N], 0 in padding
+    output_tokens: Ints  # [C, N], 0 in padding
+    first_token_s: Floats  # [C, N]
+    finish_s: Floats  # [C, N]
+    kv_ready_s: Floats  # [C, N] when the KV reached the decode instance; NaN where nothing is transferred
+    admitted_s: Floats  # [C, N] beginning of the step that first took up the request
+    preemptions: npt.NDArray[np.int32]  # [C, N]
+    rejected: npt.NDArray[np.bool_]  # [C, N]
+    steps: Ints  # [C]
+    batch_steps: Ints  # [C] steps that the two sums below are over: not those of prefill instances that only hand over
+    prefill_tokens: Ints  # [C]
+    recomputed_tokens: Ints  # [C]
+    peak_blocks: Ints  # [C] of any one lane
+    num_blocks: Floats  # [C] of a lane; NaN: unlimited memory
+    running_steps: Floats  # [C] running requests summed over steps
+    block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
+    busy_s: Floats  # [C] seconds inside steps, summed over lanes
+    instances: InstanceFacts
+    itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
+    itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
+    decided: EarlyStopOutcome | None = None  # where systems could be stopped early
+    step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+
+    def result(self, system: int) -> Result:
+        """The outcome of one system."""
+        n = int(self.n_requests[system])
+        return Result(
+            self.arrival_s[system, :n],
+            self.prompt_tokens[system, :n],
+            self.output_tokens[system, :n],
+            self.first_token_s[system, :n],
+            self.finish_s[system, :n],
+            kv_ready_s=self.kv_ready_s[system, :n],
+            admitted_s=self.admitted_s[system, :n],
+            preemptions=self.preemptions[system, :n],
+            rejected=self.rejected[system, :n],
+            steps=int(self.steps[system]),
+            prefill_tokens=int(self.prefill_tokens[system]),
+            recomputed_tokens=int(self.recomputed_tokens[system]),
+            peak_blocks=int(self.peak_blocks[system]),
+            running_steps=float(self.running_steps[system]),
+            block_steps=float(self.block_steps[system]),
+            busy_s=float(self.busy_s[system]),
+            num_blocks=float(self.num_blocks[system]),
+            itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
+            itl_counts=None if self.itl_counts is None else self.itl_counts[system],
+            batch_steps=int(self.batch_steps[system]),
+            instances=self.instances.of(system),
+        )
+
+
+def _column(name: str, values: ArrayLike | None, dtype: Any, n: int, missing: Any = None) -> npt.NDArray[Any]:
     if values is None:
         if missing is None:
             raise ValueError(f"{name} is None, but an array of {n} entries is needed")

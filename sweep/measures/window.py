@@ -1,6 +1,6 @@
 """The window of a run that counts, and means and percentiles of many rows at once.
 
-Letters: R lanes (rows), N requests of the longest, W columns that some window touches.
+R systems (rows), N requests of the longest, W columns that some window touches.
 """
 
 from __future__ import annotations
@@ -8,38 +8,41 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from ..arrays import Bools, Floats, Ints
+from ..checks import is_number
 
 
-class Window:
-    """Which requests of each lane count: all but the first int(n * warmup) and the last int(n * cooldown) arrived.
+class MeasurementWindow:
+    """Which requests of each system count: all but the first int(n * warmup) and the last int(n * cooldown) arrived.
 
     Requests are ordered by (arrival, position). Where every row is in that order already, the window is a range of
     columns; otherwise rows are ranked first.
 
-    Args:
-        arrival: seconds, [R, N]; NaN from n on.
-        n: requests of each row, [R].
-        warmup, cooldown: shares in [0, 1].
+    Parameters
+    ----------
+    arrival
+        Seconds, [R, N]; NaN from n on.
+    n
+        Requests of each row, [R].
+    warmup, cooldown
+        Shares in [0, 1].
     """
 
-    def __init__(self, arrival: FloatArray, n: IntArray, warmup: float, cooldown: float) -> None:
+    def __init__(self, arrival: Floats, n: Ints, warmup: float, cooldown: float) -> None:
         width = arrival.shape[1]
         begin = (n * warmup).astype(np.int64)
         end = n - (n * cooldown).astype(np.int64)
-        self.size: IntArray = np.maximum(end - begin, 0)  # [R]
+        self.size: Ints = np.maximum(end - begin, 0)  # [R]
         self.columns = slice(0, width)  # no request outside these columns is in a window
-        self.inside: BoolArray | None = None  # [R, columns]; None: all of them
-        self.first_arrival_s: FloatArray = np.full(len(n), np.nan)  # [R]
+        self.inside: Bools | None = None  # [R, columns]; None: all of them
+        self.first_arrival_s: Floats = np.full(len(n), np.nan)  # [R]
         if width == 0 or len(n) == 0:
             return
         # Padding is NaN and never compares as smaller.
         unsorted = np.any(arrival[:, 1:] < arrival[:, :-1], axis=1)
-        place: IntArray = np.arange(width)[None]
+        place: Ints = np.arange(width)[None]
         self.first_arrival_s = np.where(n > 0, arrival[:, 0], np.nan)
         if unsorted.any():
             order = np.argsort(arrival[unsorted], axis=1, kind="stable")
@@ -56,13 +59,13 @@ class Window:
             place = place[:, self.columns]
         self.inside = (place >= begin[:, None]) & (place < end[:, None])
 
-    def count(self, flags: BoolArray) -> IntArray:
+    def count(self, flags: Bools) -> Ints:
         """How many requests of each window have the flag [R, N] set: int64 [R]."""
         flags = flags[:, self.columns]
-        counts: IntArray = np.count_nonzero(flags if self.inside is None else flags & self.inside, axis=1)
+        counts: Ints = np.count_nonzero(flags if self.inside is None else flags & self.inside, axis=1)
         return counts
 
-    def sorted(self, values: FloatArray) -> tuple[FloatArray, IntArray]:
+    def sorted(self, values: Floats) -> tuple[Floats, Ints]:
         """The window's values, each row ascending with NaN last, and how many of a row are not NaN.
 
         `values` [R, N] is overwritten.
@@ -74,7 +77,7 @@ class Window:
         return values, values.shape[1] - np.count_nonzero(np.isnan(values), axis=1)
 
 
-def row_percentiles(values: FloatArray, count: IntArray, q: FloatArray) -> FloatArray:
+def row_percentiles(values: Floats, count: Ints, q: Floats) -> Floats:
     """Percentiles of the first `count` [R] values of each ascending row [R, W]: float64 [R, len(q)], NaN for none.
 
     The operations, and so the bits, are those of `numpy.percentile` with its linear interpolation
@@ -90,13 +93,13 @@ def row_percentiles(values: FloatArray, count: IntArray, q: FloatArray) -> Float
     b = np.take_along_axis(values, np.minimum(index + 1, last), axis=1)
     weight = virtual - below
     step = b - a
-    points: FloatArray = a + step * weight
+    points: Floats = a + step * weight
     np.subtract(b, step * (1 - weight), out=points, where=weight >= 0.5)
     points[count == 0] = np.nan
     return points
 
 
-def row_means(values: FloatArray, count: IntArray) -> FloatArray:
+def row_means(values: Floats, count: Ints) -> Floats:
     """The mean of the first `count` [R] values of each row [R, W]: float64 [R], NaN for none.
 
     A running sum, because the rounding of `numpy.sum` depends on the width of the row and so on the padding.
@@ -107,8 +110,15 @@ def row_means(values: FloatArray, count: IntArray) -> FloatArray:
     return ratio(sums, count)
 
 
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> FloatArray:
+def ratio(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> Floats:
     """numerator / denominator, NaN where the denominator is 0 or unknown."""
-    quotient: FloatArray = np.full(len(denominator), np.nan)
+    quotient: Floats = np.full(len(denominator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
+
+
+def check_shares(warmup: float, cooldown: float) -> None:
+    """ValueError for a share of the requests that is not in [0, 1]."""
+    for name, share in (("warmup", warmup), ("cooldown", cooldown)):
+        if not (is_number(share) and 0 <= share <= 1):
+            raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1]")

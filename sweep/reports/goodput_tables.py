@@ -12,7 +12,7 @@ from ..analysis.selection import axes, plain, plain_text
 from ..checks import nearest
 from ..experiment.tables import ConfigError
 from ..goodput.bisection import UPPER_END_PASSES
-from ..measures.metrics import SLOS
+from ..measures.latencies import SLOS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..experiment.plan import RULES_VERSION, Plan
-from ..measures.metrics import MEASURES
+from ..measures.columns import MEASURES
 from .journal import Record
 from .recorder import Recorded, drop
 from .tasks import Outcome

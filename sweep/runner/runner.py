@@ -22,7 +22,7 @@ from .. import checks
 from ..experiment.plan import RULES_VERSION, Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
-from ..measures.metrics import MEASURES
+from ..measures.columns import MEASURES
 from .backends import Backend, BackendLost, InProcess, Processes, interrupts, iter_outcomes
 from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
 from .cells import FORM, RECORDED, Finished

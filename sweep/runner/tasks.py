@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..measures.balance import ROLES, instance_columns
-from ..measures.metrics import MEASURES, SLOS, measures
-from ..measures.result import Result
-from ..serving.early_stop import Criterion, Decided, Verdicts
-from ..serving.run import LaneResults, run_systems
+from ..measures.columns import MEASURES, measures
+from ..measures.instances import ROLES, instance_columns
+from ..measures.latencies import SLOS
+from ..measures.result import EarlyStopOutcome, LaneResults, Result
+from ..serving.early_stop import Criterion, Verdicts
+from ..serving.run import run_systems
 
 if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
     from collections.abc import Set
@@ -188,7 +189,7 @@ def _verdicts(task: Task, limits: dict[str, NDArray[np.float64]]) -> Verdicts | 
 
 
 def _stopped(
-    task: Task, decided: Decided | None, values: dict[str, NDArray[np.float64]]
+    task: Task, decided: EarlyStopOutcome | None, values: dict[str, NDArray[np.float64]]
 ) -> dict[int, tuple[float, float]]:
     """`Outcome.stopped`; leaves those cells only the `values` that mean something."""
     if decided is None:

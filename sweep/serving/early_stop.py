@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from ..goodput.findings import wilson_interval
+from ..arrays import Bools, Floats, Ints
+from ..measures.intervals import wilson_interval
+from ..measures.latencies import tpot_s
+from ..measures.result import EarlyStopOutcome
 
 if TYPE_CHECKING:
     from ..kernels.engine import Engine
     from ..workloads.workload import Workload
     from .stages import Batch, Queue
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _AT_A_TIME = 64  # requests of a system that are looked at together
 
@@ -59,28 +57,6 @@ class Verdicts:
     limits: Mapping[str, Floats]
     on_pass: Bools
     on_fail: Bools
-
-
-@dataclass
-class Decided:
-    """The verdicts, each [C]. What else was simulated of a system with one is of no meaning.
-
-    stopped     whether there is a verdict; what follows is NaN without one
-    requests    D
-    attainment  share of the D requests that meet the SLOs; the lowest one where each SLO counts on its own
-    low, high   the share of all requests in the window if all others missed, or met, the SLOs
-    """
-
-    stopped: Bools
-    requests: Floats
-    attainment: Floats
-    low: Floats
-    high: Floats
-
-
-def nothing_decided(systems: int) -> Decided:
-    """As long as no verdict has fallen."""
-    return Decided(np.zeros(systems, np.bool_), *(np.full(systems, np.nan) for _ in range(4)))
 
 
 def limited(limits: Mapping[str, Floats]) -> list[str]:
@@ -127,7 +103,7 @@ class Watch:
     def __init__(
         self, joint: bool, names: Sequence[str], batch: Batch, rows: int, windows: Sequence[Window | None]
     ) -> None:
-        self.decided = nothing_decided(rows)
+        self.decided = EarlyStopOutcome.none_stopped(rows)
         self.joint, self.routed, self.width = joint, batch.routed, batch.width
         self.row_of_lane = batch.stage_of_lane if batch.routed else np.arange(rows)
         self.limits = {name: np.full(rows, np.nan) for name in names}
@@ -222,7 +198,7 @@ class Watch:
         last = np.where(ended, finish, np.where(began & (gaps == 0), first, now))
         seconds = {"ttft": earliest - arrival, "e2e": last - arrival}
         if "tpot" in self.limits:
-            seconds["tpot"] = np.where(began & (gaps > 0), (last - earliest) / np.maximum(gaps, 1), 0.0)
+            seconds["tpot"] = tpot_s(earliest, last, gaps)  # 0 or NaN before the first token
         if "itl_max" in self.limits:
             seconds["itl_max"] = np.where(ended & (gaps > 0), outcome.gap_s[cell], 0.0)
         misses = [seconds[name] > limit[rows, None] for name, limit in self.limits.items()]

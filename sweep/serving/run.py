@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..measures.result import Result
+from ..arrays import Floats, Ints
+from ..measures.instances import InstanceFacts
+from ..measures.result import EarlyStopOutcome, LaneResults
 from ..workloads.workload import Workload
-from .early_stop import Criterion, Decided, Verdicts, Window, nothing_decided
+from .early_stop import Criterion, Verdicts, Window
 from .stages import MOST, Queue, Stage, StageResults, run_stages
 from .watches import Watches
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class System(ABC):
@@ -50,87 +49,6 @@ class System(ABC):
     def transfer_s(self, prompt_tokens: Ints) -> Floats:
         """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
         return np.zeros(prompt_tokens.size)
-
-
-@dataclass
-class InstanceFacts:
-    """One entry an instance, [K], by system, then role."""
-
-    system: Ints  # place of its system
-    role: npt.NDArray[np.str_]  # colocated, prefill or decode
-    instance: Ints
-    requests: Ints  # that it served
-    lanes: Ints  # of which it has pp if it decodes only, else 1
-    steps: Ints  # of all its lanes
-    busy_s: Floats  # seconds inside steps, summed over its lanes; prefill: until the next batch can start
-
-    def of(self, system: int) -> InstanceFacts:
-        """The instances of one system, as those of the only one."""
-        rows = (self.system == system).nonzero()[0]
-        names = ("role", "instance", "requests", "lanes", "steps", "busy_s")
-        return InstanceFacts(np.zeros(rows.size, np.int64), *(getattr(self, name)[rows] for name in names))
-
-
-@dataclass
-class LaneResults:
-    """Outcomes of many systems; request i of one is request i of its workload, places behind a shorter workload are
-    padding.
-
-    Times are in seconds, NaN for what did not happen (a rejected request; padding). Arrays may be read-only views.
-    Counts are of all instances of a system. Under reserved memory blocks are tokens.
-    """
-
-    n_requests: Ints  # [C]
-    arrival_s: Floats  # [C, N]
-    prompt_tokens: Ints  # [C, N], 0 in padding
-    output_tokens: Ints  # [C, N], 0 in padding
-    first_token_s: Floats  # [C, N]
-    finish_s: Floats  # [C, N]
-    kv_ready_s: Floats  # [C, N] when the KV reached the decode instance; NaN where nothing is transferred
-    admitted_s: Floats  # [C, N] beginning of the step that first took up the request
-    preemptions: npt.NDArray[np.int32]  # [C, N]
-    rejected: npt.NDArray[np.bool_]  # [C, N]
-    steps: Ints  # [C]
-    batch_steps: Ints  # [C] steps that the two sums below are over: not those of prefill instances that only hand over
-    prefill_tokens: Ints  # [C]
-    recomputed_tokens: Ints  # [C]
-    peak_blocks: Ints  # [C] of any one lane
-    num_blocks: Floats  # [C] of a lane; NaN: unlimited memory
-    running_steps: Floats  # [C] running requests summed over steps
-    block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
-    busy_s: Floats  # [C] seconds inside steps, summed over lanes
-    instances: InstanceFacts
-    itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
-    itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
-    decided: Decided | None = None  # verdicts, where they were asked for
-    step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
-
-    def result(self, system: int) -> Result:
-        """The outcome of one system."""
-        n = int(self.n_requests[system])
-        return Result(
-            self.arrival_s[system, :n],
-            self.prompt_tokens[system, :n],
-            self.output_tokens[system, :n],
-            self.first_token_s[system, :n],
-            self.finish_s[system, :n],
-            kv_ready_s=self.kv_ready_s[system, :n],
-            admitted_s=self.admitted_s[system, :n],
-            preemptions=self.preemptions[system, :n],
-            rejected=self.rejected[system, :n],
-            steps=int(self.steps[system]),
-            prefill_tokens=int(self.prefill_tokens[system]),
-            recomputed_tokens=int(self.recomputed_tokens[system]),
-            peak_blocks=int(self.peak_blocks[system]),
-            running_steps=float(self.running_steps[system]),
-            block_steps=float(self.block_steps[system]),
-            busy_s=float(self.busy_s[system]),
-            num_blocks=float(self.num_blocks[system]),
-            itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
-            itl_counts=None if self.itl_counts is None else self.itl_counts[system],
-            batch_steps=int(self.batch_steps[system]),
-            instances=self.instances.of(system),
-        )
 
 
 def run_systems(
@@ -166,7 +84,7 @@ def run_systems(
     first = first_stages(systems, queues)
     watches = Watches(verdicts, systems, queues) if verdicts else None
     ran = run_stages(first, step_log, gaps=gaps, watch=watches)
-    decided = watches.decided() if watches else nothing_decided(len(systems))
+    decided = watches.decided() if watches else EarlyStopOutcome.none_stopped(len(systems))
     results = collected(systems, queues, first, ran, step_log=step_log, gaps=gaps, without=decided.stopped)
     results.decided = None if verdicts is None else decided
     return results

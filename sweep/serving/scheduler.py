@@ -16,9 +16,9 @@ from .. import checks
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine
 from ..kernels.state import NO_END, Rules
-from ..measures.result import Result
+from ..measures.result import LaneResults, Result
 from ..workloads.workload import Workload
-from .run import LaneResults, Queues, System, run_systems
+from .run import Queues, System, run_systems
 from .stages import MOST, Batch, Queue, Stage
 
 POLICIES = ("mixed", "chunked", "prefill_first")

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from .early_stop import Decided, Verdicts, Watch, Window, limited, nothing_decided
+from ..arrays import Ints
+from ..measures.result import EarlyStopOutcome
+from .early_stop import Verdicts, Watch, Window, limited
 
 if TYPE_CHECKING:
     from .run import Queues, System
     from .stages import Batch
-
-Ints = npt.NDArray[np.int64]
 
 
 class Watches:
@@ -50,9 +49,9 @@ class Watches:
         self.watches.append((watch, rows, systems))
         return watch
 
-    def decided(self) -> Decided:
+    def decided(self) -> EarlyStopOutcome:
         """The verdicts by system, when all has run."""
-        found = nothing_decided(self.followed.size)
+        found = EarlyStopOutcome.none_stopped(self.followed.size)
         for watch, rows, systems in self.watches:
             for name in vars(found):
                 getattr(found, name)[systems] = getattr(watch.decided, name)[rows]

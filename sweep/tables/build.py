@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from .. import checks
 from ..checks import nearest
-from ..measures.balance import ROLES
+from ..measures.instances import ROLES
 from ..measures.result import Result
 from ..runner.journal import JOURNAL_NAME
 from .schemas import (
@@ -55,7 +55,7 @@ __all__ = [
     "write_table",
 ]
 
-_CONFIG_KEY = b"servesweep.experiment.tables"
+_CONFIG_KEY = b"servesweep.config"
 _NOT_CATEGORIES = ("cell_id", "error", "reason")  # text columns of cells whose values hardly repeat
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..measures.balance import ROLES
-from ..measures.metrics import LATENCIES, PERCENTILES, SLOS
+from ..measures.instances import ROLES
+from ..measures.latencies import LATENCIES, PERCENTILES, SLOS
 
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from servesweep import make_workload, max_rate, run_systems
 from servesweep.goodput.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
 from servesweep.goodput.expected_rate import averages, expected_rate
-from servesweep.goodput.findings import wilson_interval
 from servesweep.goodput.search import Question, searched_plan
 from servesweep.goodput.searches import rates_ahead
+from servesweep.measures.intervals import wilson_interval
 
 
 def bisected(pass_below, search):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servesweep import attainment, find_goodput, load, max_rate, run_systems
 from servesweep.goodput.search import Question, parse_slos, searched_plan
-from servesweep.measures.metrics import SLOS
+from servesweep.measures.latencies import SLOS
 from servesweep.tables.schemas import SCHEMAS
 
 

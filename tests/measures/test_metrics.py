@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_measures import EXACT, batch, plain_measures, random_result, same
-from servesweep.measures import metrics
-from servesweep.measures.metrics import LATENCIES, MEASURES, PERCENTILES, attainment, measures, percentile
+from servesweep.measures import columns
+from servesweep.measures.columns import MEASURES, measures
+from servesweep.measures.latencies import LATENCIES, PERCENTILES
+from servesweep.measures.metrics import attainment, percentile
 from servesweep.measures.result import Result
 from servesweep.measures.window import row_means, row_percentiles
 
@@ -88,7 +90,7 @@ def test_a_lane_is_alone_in_its_batch(seed, lengths, chunk):
     ttft, tpot = (np.where(rng.random(len(results)) < 0.3, np.nan, rng.random(len(results))) for _ in range(2))
     gpus = rng.integers(1, 5, len(results))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "_CHUNK_ELEMENTS", chunk)
+        patch.setattr(columns, "_CHUNK_ELEMENTS", chunk)
         together = measures(batch(results), ttft_slo_s=ttft, tpot_slo_s=tpot, warmup=0.2, cooldown=0.1, n_gpus=gpus)
     for lane, result in enumerate(results):
         limits = [None if np.isnan(x[lane]) else x[lane] for x in (ttft, tpot)]

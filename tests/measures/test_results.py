@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from servesweep.measures.metrics import MEASURES, attainment, percentile
+from servesweep.measures.columns import MEASURES
+from servesweep.measures.metrics import attainment, percentile
 from servesweep.measures.result import Result
 
 ARRAYS = {

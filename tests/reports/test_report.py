@@ -11,7 +11,7 @@ import servesweep
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
-from servesweep.measures.metrics import MEASURES
+from servesweep.measures.columns import MEASURES
 from servesweep.reports.html import report_data, report_html, toml_text
 
 SWEEP = {

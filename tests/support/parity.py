@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from invariants import check_run
 from servesweep import Chip, ConstantStepTime, Link, Model, Result, StepModel, Workload, run_scheduler
-from servesweep.serving.scheduler import Lane, LaneResults
+from servesweep.measures.result import LaneResults
+from servesweep.serving.scheduler import Lane
 from strategies import LOG_COLUMNS, LaneCase, Traffic
 
 COUNTERS = ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks")

@@ -17,7 +17,7 @@ from oracle_steps import times_of
 from oracle_systems import run_system
 from parity import step_model, workload
 from servesweep import Result
-from servesweep.serving.scheduler import LaneResults
+from servesweep.measures.result import LaneResults
 from strategies import Traffic
 
 TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s", "kv_ready_s")

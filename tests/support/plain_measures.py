@@ -4,10 +4,9 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-from servesweep.measures import metrics
-from servesweep.measures.metrics import LATENCIES, PERCENTILES
+from servesweep.measures.instances import InstanceFacts
+from servesweep.measures.latencies import LATENCIES, PERCENTILES, SystemArrays
 from servesweep.measures.result import Result
-from servesweep.serving.run import InstanceFacts
 
 
 def plain_measures(result, slos, warmup, cooldown, n_gpus):
@@ -183,7 +182,7 @@ def batch(results):
     width = max(map(len, results))
     padding = {"preemptions": 0, "rejected": False, "prompt_tokens": 0, "output_tokens": 0}
     lanes: dict = {"n_requests": np.array([len(result) for result in results]), "instances": joined(results)}
-    for name in metrics.LaneArrays.__annotations__:
+    for name in SystemArrays.__annotations__:
         if name in ("n_requests", "instances"):
             continue
         columns = [np.asarray(getattr(result, name)) for result in results]

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from servesweep.measures.metrics import MEASURES
+from servesweep.measures.columns import MEASURES
 from servesweep.measures.result import Result
 from servesweep.tables import schemas
 from servesweep.tables.build import (

@@ -1,0 +1,196 @@
+"""Every measure of many systems at once: the columns of the cells table. Definitions are in docs/measures.md.
+
+C systems, N requests of the longest workload; R systems of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import Bools, Floats, Ints
+from .balance import BALANCE, balance_measures, prefills_only
+from .latencies import GAPS, LATENCIES, PERCENTILES, ROWS, SLOS, SystemArrays, itl_columns, latency, meets
+from .window import MeasurementWindow, check_shares, ratio, row_means, row_percentiles
+
+MEASURES = (
+    "attainment",
+    "attainment_requests",
+    *(f"{name}_attainment" for name in SLOS),
+    "request_goodput_rps",
+    "request_throughput_rps",
+    "output_throughput_tps",
+    "total_throughput_tps",
+    "request_throughput_per_gpu_rps",
+    "output_throughput_per_gpu_tps",
+    "duration_s",
+    *(f"{name}_{which}_s" for name in LATENCIES for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
+    *(f"itl_{which}_s" for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
+    "preemptions",
+    "recomputed_tokens",
+    "prefill_tokens",
+    "kv_utilization_mean",
+    "kv_utilization_peak",
+    "peak_blocks",
+    "batch_size_mean",
+    "steps",
+    "utilization",
+    *BALANCE,
+    "finished",
+    "rejected",
+)
+
+_CHUNK_ELEMENTS = 1 << 17  # systems x requests looked at in one go: temporaries of 1 MB stay in the cache
+
+
+def measures(
+    results: SystemArrays,
+    *,
+    ttft_slo_s: float | Floats | None,
+    tpot_slo_s: float | Floats | None,
+    e2e_slo_s: float | Floats | None = None,
+    itl_max_slo_s: float | Floats | None = None,
+    warmup: float,
+    cooldown: float,
+    n_gpus: int | Ints,
+) -> dict[str, npt.NDArray[Any]]:
+    """Every measure of every system: name -> array [C], in the order of `MEASURES`.
+
+    A system's numbers do not depend on the others of the batch, on the padding or on the chunking.
+
+    Parameters
+    ----------
+    results
+        The outcome of C systems.
+    ttft_slo_s, tpot_slo_s, e2e_slo_s, itl_max_slo_s
+        Seconds, one for all or one a system; None or NaN: not checked.
+    warmup, cooldown
+        See `attainment`.
+    n_gpus
+        GPUs of the system, one number for all or one a system.
+
+    Returns
+    -------
+    dict of arrays [C]
+        float64 with NaN where a measure does not exist; int64 for counts.
+
+    Raises
+    ------
+    ValueError
+        A negative SLO, a share outside [0, 1], fewer than one GPU.
+    """
+    count = len(results.n_requests)
+    given = {"ttft": ttft_slo_s, "tpot": tpot_slo_s, "e2e": e2e_slo_s, "itl_max": itl_max_slo_s}
+    limits = {name: slo_column(f"{name}_slo_s", limit, count) for name, limit in given.items()}
+    check_shares(warmup, cooldown)
+    gpus = np.broadcast_to(np.asarray(n_gpus), (count,))
+    if np.any(gpus < 1):
+        raise ValueError(f"n_gpus is {gpus.min()!s}, but a system has at least 1 GPU")
+
+    prefilled = prefills_only(results.instances, count)
+    parts = [
+        _measures(
+            _systems_of(results, rows),
+            {name: limit[rows] for name, limit in limits.items()},
+            warmup,
+            cooldown,
+            gpus[rows],
+            prefilled[rows],
+        )
+        for rows in _chunks(*results.arrival_s.shape)
+    ]
+    columns: dict[str, npt.NDArray[Any]] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns |= balance_measures(results.instances, columns["duration_s"])
+    if results.instances is None:
+        columns["utilization"] = results.busy_s / columns["duration_s"]
+    return {name: columns[name] for name in MEASURES}
+
+
+def slo_column(name: str, value: float | Floats | None, systems: int) -> Floats:
+    """One limit a system, float64 [systems], NaN where nothing is checked."""
+    try:
+        limit = np.asarray(np.nan if value is None else value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, but must be seconds, at least 0, or None for no check") from None
+    if np.any(limit < 0):
+        raise ValueError(f"{name} is {np.nanmin(limit):g}, but must be seconds, at least 0, or None for no check")
+    return np.broadcast_to(limit, (systems,))
+
+
+def _systems_of(results: SystemArrays, rows: slice) -> SystemArrays:
+    gaps = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in GAPS}
+    return cast(SystemArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in ROWS}, **gaps))
+
+
+def _measures(
+    systems: SystemArrays,
+    slos: Mapping[str, Floats],
+    warmup: float,
+    cooldown: float,
+    gpus: Ints,
+    prefilled: Bools,  # requests are done with their first token
+) -> dict[str, npt.NDArray[Any]]:
+    window = MeasurementWindow(systems.arrival_s, systems.n_requests, warmup, cooldown)
+    met_alone, met = meets(systems, slos)
+    done_s = systems.finish_s
+    if prefilled.any():
+        done_s = np.where(prefilled[:, None], systems.first_token_s, done_s)
+    finished = ~np.isnan(done_s)
+    finished_count = np.count_nonzero(finished, axis=1)
+    output_tokens = np.where(prefilled, finished_count, np.sum(systems.output_tokens * finished, axis=1))
+    total_tokens = np.sum(systems.prompt_tokens * finished, axis=1) + output_tokens
+    duration = _last(done_s) - window.first_arrival_s
+    duration[~(duration > 0)] = np.nan
+    columns: dict[str, npt.NDArray[Any]] = {
+        "attainment": ratio(window.count(met), window.size),
+        "attainment_requests": window.size,
+        **{
+            f"{name}_attainment": np.where(np.isnan(limit), np.nan, ratio(window.count(met_alone[name]), window.size))
+            for name, limit in slos.items()
+        },
+        "request_goodput_rps": np.count_nonzero(met, axis=1) / duration,
+        "request_throughput_rps": finished_count / duration,
+        "output_throughput_tps": output_tokens / duration,
+        "total_throughput_tps": total_tokens / duration,
+        "request_throughput_per_gpu_rps": finished_count / duration / gpus,
+        "output_throughput_per_gpu_tps": output_tokens / duration / gpus,
+        "duration_s": duration,
+        "preemptions": np.sum(systems.preemptions, axis=1),
+        "recomputed_tokens": systems.recomputed_tokens,
+        "prefill_tokens": systems.prefill_tokens,
+        "kv_utilization_mean": ratio(systems.block_steps, systems.batch_steps * systems.num_blocks),
+        "kv_utilization_peak": ratio(systems.peak_blocks, systems.num_blocks),
+        "peak_blocks": systems.peak_blocks,
+        "batch_size_mean": ratio(systems.running_steps, systems.batch_steps),
+        "steps": systems.steps,
+        "finished": finished_count,
+        "rejected": np.count_nonzero(systems.rejected, axis=1),
+    }
+    columns |= itl_columns(systems, finished & ~prefilled[:, None])
+    for name in LATENCIES:
+        if name == "itl_max" and systems.itl_max_s is None:
+            missing = ("mean", *(f"p{q}" for q in PERCENTILES))
+            columns |= {f"itl_max_{which}_s": np.full(len(gpus), np.nan) for which in missing}
+            continue
+        values, count = window.sorted(latency(name, systems))
+        columns[f"{name}_mean_s"] = row_means(values, count)
+        points = row_percentiles(values, count, np.array(PERCENTILES, dtype=np.float64))
+        for q, column in zip(PERCENTILES, points.T, strict=True):
+            columns[f"{name}_p{q}_s"] = column
+    return columns
+
+
+def _last(times: Floats) -> Floats:
+    """The latest time of each row [R, N], NaN for a row without one."""
+    latest: Floats = np.fmax.reduce(times, axis=1, initial=np.nan)
+    return latest
+
+
+def _chunks(systems: int, width: int) -> Iterator[slice]:
+    rows = max(1, _CHUNK_ELEMENTS // max(width, 1))
+    for start in range(0, max(systems, 1), rows):
+        yield slice(start, min(start + rows, systems))
