@@ -1,10 +1,10 @@
-"""Speed and memory of the engine, case by case, beside the scalar oracles of tests/.
+"""Speed and memory of the engine, case by case, beside the scalar reference scheduler.
 
-Every case is first compared with its oracle, some of its systems in full. Times are CPU times of this process; a ratio
-is the median over the repeats, each with the oracle before and after the engine. Traffic has chat lengths, llama-3.1-8b
-on h100-sxm; "spread" is 2 to 60 requests/s an instance, light, heavy and overloaded are 0.1 to 0.2, 0.85 to 0.95 and 2
-to 4 times what an instance can do. Of groups of 4 instances there are a fifth as many as of single ones. Without
---quick or --full a run takes about a quarter of an hour.
+Every case is first compared with the reference, some of its systems in full. Times are CPU times of this process; a
+ratio is the median over the repeats, each with the reference before and after the engine. Traffic has chat lengths,
+llama-3.1-8b on h100-sxm; "spread" is 2 to 60 requests/s an instance, light, heavy and overloaded are 0.1 to 0.2, 0.85
+to 0.95 and 2 to 4 times what an instance can do. Of groups of 4 instances there are a fifth as many as of single ones.
+Without --quick or --full a run takes about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
     cases = chosen(size_name, args.only, args.lanes, args.requests, args.load)
     if not cases:
         parser.error(f"--only {args.only}: found in the name of no case")
-    oracle_requests = 5_000 if size_name == "quick" else 14_000
+    reference_requests = 5_000 if size_name == "quick" else 14_000
     old = None if args.compare is None else pd.read_parquet(args.compare)
     print(
         f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; medians of {args.repeats}"
@@ -59,7 +59,7 @@ def main() -> int:
     print(heading(), flush=True)
     rows = []
     for case in cases:
-        rows.append(measure(case, args.repeats, oracle_requests, memory=not args.no_memory))
+        rows.append(measure(case, args.repeats, reference_requests, memory=not args.no_memory))
         print(line(rows[-1]), flush=True)
     print("\n" + shares(rows))
     table = pd.DataFrame(rows)

@@ -32,7 +32,7 @@ class Kind:
 
     build         the class of the package
     capacity_rps  requests/s that an instance finishes when far more arrive, rounded: what loads refer to
-    bar           multiple of the oracle's speed, with 1,000 systems (200 groups) of 2,000 requests
+    bar           multiple of the reference's speed, with 1,000 systems (200 groups) of 2,000 requests
     """
 
     name: str
@@ -61,7 +61,7 @@ class Case:
         return [made(workload=work, rate=float(rate), **self.kind.options) for rate in rates]
 
     def bars(self) -> tuple[float, float]:
-        """The least multiple of the oracle's speed, and the least requests/s; NaN where there is none."""
+        """The least multiple of the reference's speed, and the least requests/s; NaN where there is none."""
         if self.load != "spread" or self.kind.trace:
             return math.nan, math.nan
         if (self.systems, self.requests) == (of_size(self.kind, 1000), 2000):

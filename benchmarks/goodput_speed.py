@@ -1,12 +1,12 @@
-"""Speed of a search for goodput as a multiple of bisecting each configuration alone with the scalar oracle.
+"""Speed of a search for goodput as a multiple of bisecting each configuration alone with the scalar reference.
 
-    python benchmarks/goodput_speed.py [--requests 2000] [--oracle-cells 3]
+    python benchmarks/goodput_speed.py [--requests 2000] [--reference-cells 3]
 
 A grid of 100 configurations: chat lengths, llama-3.1-8b on h100-sxm, three policies, block sizes, memory sizes and
 limits on running requests; 90 % of the requests must meet a TTFT of 500 ms and a TPOT of 25 ms, between 0.05 and 64
-requests/s, 14 halvings. The oracle (tests/oracle.py) bisects some of the configurations; before and after the search,
-because a machine's speed changes within seconds. Its answers must be those of the search, and its time is scaled to
-the grid by the number of configurations. CPU time of one process, of everything: planning, workloads, tables.
+requests/s, 14 halvings. The reference bisects some of the configurations; before and after the search, because a
+machine's speed changes within seconds. Its answers must be those of the search, and its time is scaled to the grid by
+the number of configurations. CPU time of one process, of everything: planning, workloads, tables.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from oracles import StepTimes, oracle_step_times, run_oracle
 from servesweep import Lane, Result, attainment, find_goodput, max_rate
 from servesweep.goodput.search import Question, searched_plan
+from servesweep.serving.reference_answers import answer
 
 SLO = {"ttft": 500.0, "tpot": 25.0}
 
@@ -46,12 +46,12 @@ def experiment(requests: int) -> dict[str, object]:
     }
 
 
-def bisected_by_oracle(lane: Lane, times: StepTimes) -> float:
+def bisected_by_reference(lane: Lane) -> float:
     """The answer of one configuration, a scalar simulation a rate."""
     work = lane.workload
 
     def run(rate: float) -> float:
-        done = run_oracle(replace(lane, rate=rate), times)
+        done = answer(replace(lane, rate=rate))
         first, finish = ([getattr(seq, name) for seq in done] for name in ("first_token", "finish"))
         result = Result(work.arrival_s / rate, work.prompt_tokens, work.output_tokens, first, finish)
         return attainment(result, SLO["ttft"] / 1000, SLO["tpot"] / 1000)
@@ -62,33 +62,30 @@ def bisected_by_oracle(lane: Lane, times: StepTimes) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--oracle-cells", type=int, default=3)
+    parser.add_argument("--reference-cells", type=int, default=3)
     args = parser.parse_args()
     config = experiment(args.requests)
     plan = searched_plan(config, Question(), slo=SLO)
     assert len(plan.cells) == 100, len(plan.cells)
-    times = oracle_step_times(plan.cells[0].setup.step)
-    picked = np.linspace(0, 99, 2 * args.oracle_cells + 1).astype(int)[1::2].tolist()
+    picked = np.linspace(0, 99, 2 * args.reference_cells + 1).astype(int)[1::2].tolist()
 
-    def oracle() -> tuple[float, list[float]]:
+    def reference() -> tuple[float, list[float]]:
         begin = time.process_time()
-        rates = [bisected_by_oracle(plan.cells[at].system(), times) for at in picked]
+        rates = [bisected_by_reference(plan.cells[at].system()) for at in picked]
         return time.process_time() - begin, rates
 
-    before_s, rates = oracle()
+    before_s, rates = reference()
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
         found = find_goodput(config, slo=SLO, workers=1, out=folder, progress=False)
         search_s = time.process_time() - begin
         answers = found.df["max_rate_rps"].to_numpy()
     np.testing.assert_allclose(answers[picked], rates, rtol=1e-9)
-    after_s, _ = oracle()
+    after_s, _ = reference()
     alone_s = (before_s + after_s) / 2 / len(picked) * len(plan.cells)
     print(f"{len(plan.cells)} configurations x {args.requests} requests x 16 rates")
     print(f"search: {search_s:.1f} s of CPU, {found.rounds} rounds, {found.probes:,} rates; {dict(found.counts)}")
-    print(
-        f"oracle: {alone_s:,.0f} s for all of them, from {len(picked)}: {before_s:.1f} s before, {after_s:.1f} s after"
-    )
+    print(f"reference: {alone_s:,.0f} s for all, from {len(picked)}: {before_s:.1f} s before, {after_s:.1f} s after")
     print(f"ratio:  {alone_s / search_s:.0f}x (bar 50x)")
 
 

@@ -1,4 +1,4 @@
-"""One case: parity with its oracle first, then its memory, its phases, and its speed beside the oracle's."""
+"""One case: parity with the reference first, then its memory, its phases, and its speed beside the reference's."""
 
 from __future__ import annotations
 
@@ -10,51 +10,50 @@ from typing import Any
 
 import numpy as np
 from servesweep import run_systems
+from servesweep.serving.reference_answers import answer, disagreement
 from servesweep.serving.run import System
 
-from .cases import STEP, Case
-from .oracles import check, oracle_step_times, run_oracle
+from .cases import Case
 from .phases import PHASES, profiled
 
-TIMES = oracle_step_times(STEP)
 
+def measure(case: Case, repeats: int, reference_requests: int, memory: bool) -> dict[str, Any]:
+    """A row of the table. AssertionError if the engine and the reference disagree.
 
-def measure(case: Case, repeats: int, oracle_requests: int, memory: bool) -> dict[str, Any]:
-    """A row of the table. AssertionError if the engine and the oracle disagree.
-
-    oracle_requests  that a timing of the oracle has, at least those of one system
-    memory           whether to trace allocations, which takes time
+    reference_requests  that a timing of the reference has, at least those of one system
+    memory              whether to trace allocations, which takes time
     """
     systems = case.build()
     total = case.systems * case.requests
-    picked = max(min(oracle_requests // case.requests, case.systems), 1)
+    picked = max(min(reference_requests // case.requests, case.systems), 1)
     places = ((np.arange(picked) + 0.5) / picked * case.systems).astype(int).tolist()  # the middles of equal parts
     if memory:
         tracemalloc.start()
     results = run_systems(systems)
     peak = tracemalloc.get_traced_memory()[1] if memory else math.nan
     tracemalloc.stop()
-    oracle_s = 0.0
+    reference_s = 0.0
     for place in places:
         begin = time.process_time()
-        expected = run_oracle(systems[place], TIMES)
-        oracle_s += time.process_time() - begin
-        check(results, place, expected)
+        expected = answer(systems[place])
+        reference_s += time.process_time() - begin
+        problem = disagreement(results.result(place), expected)
+        assert problem is None, f"{case.kind.name}, system {place}: {problem}"
     preemptions = int(results.preemptions.sum())
     del results
     with profiled() as profile:
         begin = time.process_time()
         run_systems(systems)
         profiled_s = time.process_time() - begin
-    # The oracle before and after the engine: the machine's speed changes within seconds.
-    engine, ratios, oracles = [], [], [oracle_s]
+    # The reference before and after the engine: the machine's speed changes within seconds.
+    engine, ratios, references = [], [], [reference_s]
     for _ in range(repeats):
         begin = time.process_time()
         run_systems(systems)
         engine.append(time.process_time() - begin)
-        oracles.append(_timed_oracle(systems, places))
-        oracle_rate = 2 * len(places) * case.requests / (oracles[-2] + oracles[-1])
-        ratios.append(total / engine[-1] / oracle_rate)
+        references.append(_timed_reference(systems, places))
+        reference_rate = 2 * len(places) * case.requests / (references[-2] + references[-1])
+        ratios.append(total / engine[-1] / reference_rate)
     seconds = statistics.median(engine)
     bar_ratio, bar_rps = case.bars()
     return {
@@ -63,7 +62,7 @@ def measure(case: Case, repeats: int, oracle_requests: int, memory: bool) -> dic
         "requests": case.requests,
         "load": case.load,
         "requests_per_cpu_s": total / seconds,
-        "oracle_requests_per_cpu_s": len(places) * case.requests / statistics.median(oracles),
+        "reference_requests_per_cpu_s": len(places) * case.requests / statistics.median(references),
         "ratio": statistics.median(ratios),
         "bar_ratio": bar_ratio,
         "bar_requests_per_cpu_s": bar_rps,
@@ -79,8 +78,8 @@ def measure(case: Case, repeats: int, oracle_requests: int, memory: bool) -> dic
     }
 
 
-def _timed_oracle(systems: list[System], places: list[int]) -> float:
+def _timed_reference(systems: list[System], places: list[int]) -> float:
     begin = time.process_time()
     for place in places:
-        run_oracle(systems[place], TIMES)
+        answer(systems[place])
     return time.process_time() - begin

@@ -31,7 +31,7 @@ COLUMNS: tuple[tuple[str, int, Callable[[dict[str, Any]], str]], ...] = (
     ("requests", 10, lambda row: f"{row['requests']:,}"),
     ("load", 11, lambda row: str(row["load"])),
     ("req/CPU s", 10, lambda row: f"{row['requests_per_cpu_s']:,.0f}"),
-    ("oracle", 8, lambda row: f"{row['oracle_requests_per_cpu_s']:,.0f}"),
+    ("reference", 10, lambda row: f"{row['reference_requests_per_cpu_s']:,.0f}"),
     ("ratio", 7, lambda row: f"{row['ratio']:.1f}x"),
     ("bar", 17, _bar),
     ("loops", 9, lambda row: f"{row['loops']:,}"),

@@ -58,7 +58,7 @@ def test_wrong_options(options, message):
     assert message in ended.stderr
 
 
-def test_all_kinds_fit_their_oracle():
+def test_all_kinds_fit_their_reference():
     """Every policy and system is among the cases, and in parity under overload, where requests wait and are
     preempted."""
     ended = benchmarks("--lanes", "2", "--requests", "30", "--load", "overloaded", "--repeats", "1", "--no-memory")

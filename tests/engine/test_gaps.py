@@ -1,4 +1,4 @@
-"""Times between tokens against a scheduler that steps one token at a time, and against the oracle of systems."""
+"""Times between tokens against a scheduler that steps one token at a time, and against the reference systems."""
 
 import math
 from collections import defaultdict
@@ -7,40 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from oracle import Scheduler, Sequence
-from oracle_instances import Step
 from parity import lanes_of
-from parity_systems import SystemCase, answer, systems_of
+from parity_systems import SystemCase, Trace, answer, systems_of
 from servesweep import Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
 from servesweep.kernels.gaps import BINS, bin_of, middles_s
+from servesweep.serving.reference import Observer, Step, schedule
 from strategies import LaneCase, batches, lane_cases
 from strategies_systems import system_cases
 
 
-class Recorder(Scheduler):
+class Recorder(Observer):
     """Notes when each request emits a token."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self) -> None:
         self.times: dict[int, list[float]] = defaultdict(list)
 
-    def process(self, batch: list[Sequence]) -> tuple[int, int]:
-        before = {id(seq): (seq, seq.emitted) for seq in batch}
-        answer = super().process(batch)
-        for seq, emitted in before.values():
-            if seq.emitted > emitted:
-                self.times[seq.key].append(self.time)
-        return answer
+    def on_step(self, source: Any, step: Step) -> None:
+        for request in step.emitters():
+            self.times[request.key].append(step.end)
 
 
 def emission_times(case: LaneCase) -> dict[int, list[float]]:
-    requests = zip(case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens, strict=True)
-    limits = case.limits()
-    fits = Scheduler([], case.step_time(), **limits).fits_alone
-    scheduler = Recorder(filter(fits, (Sequence(i, *r) for i, r in enumerate(requests))), case.step_time(), **limits)
-    for _ in scheduler.boundaries():
-        pass
-    return scheduler.times
+    recorder = Recorder()
+    lengths = case.traffic.prompt_tokens, case.traffic.output_tokens
+    schedule(case.arrivals(), *lengths, case.step_time(), **case.limits(), observer=recorder)
+    return recorder.times
 
 
 def check(longest: np.ndarray, counts: np.ndarray, times: dict[int, list[float]], served: np.ndarray) -> None:
@@ -79,18 +70,18 @@ def test_a_gap_spans_the_prefill_steps_of_others(case: LaneCase) -> None:
 
 
 @given(system_cases())
-def test_gaps_of_systems_are_those_of_the_oracle(case: SystemCase) -> None:
+def test_gaps_of_systems_are_those_of_the_reference(case: SystemCase) -> None:
     if case.system == "prefill_only" or case.options.get("memory", "reserve") != "reserve":
         return
-    trace: list[Step] = []
+    trace = Trace()
     run, _, requests = answer(case, trace)
     kept = run_systems(systems_of([case]), gaps=True)
     assert kept.itl_max_s is not None
     assert kept.itl_counts is not None
     ends: dict[Any, list[float]] = defaultdict(list)
-    for step in trace:
+    for unit, step in trace.reserved:
         if step.decoding:
-            ends[step.unit].append(step.end)
+            ends[unit].append(step.end)
     times = {}
     for i, request in enumerate(requests):
         times[i] = [run.first_token_s[i]]

@@ -1,14 +1,14 @@
-"""Engine and oracle side by side: wherever the engine stops, both hold the same state."""
+"""Engine and reference side by side: wherever the engine stops, both hold the same state."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
-from oracle import Scheduler, Sequence
 from parity import assert_identical, lanes_of
 from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observe import observe
+from servesweep.serving.reference import RequestState, Scheduler, reject
 from servesweep.serving.scheduler import Lane, new_engine, run_lanes
 from strategies import POLICIES, LaneCase, batches, lane_cases
 
@@ -16,14 +16,14 @@ STATUS = {"waiting": 0, "prefill": 1, "decode": 2, "finished": 3}
 
 
 class Companion:
-    """The oracle of one lane, moved forward on demand; requests in order of service, less those that never fit."""
+    """The reference of one lane, moved forward on demand; requests in order of service, less those that never fit."""
 
     def __init__(self, case: LaneCase) -> None:
         limits = case.limits()
         requests = zip(case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens, strict=True)
-        sequences = [Sequence(i, *request) for i, request in enumerate(requests)]
-        fits = Scheduler([], case.step_time(), **limits).fits_alone
-        served = sorted(filter(fits, sequences), key=lambda seq: (seq.arrival, seq.key))
+        states = [RequestState(i, *request) for i, request in enumerate(requests)]
+        served = reject(states, limits.get("block_size"), limits.get("num_blocks"))
+        served.sort(key=lambda seq: (seq.arrival, seq.key))
         self.sequences = served
         self.scheduler = Scheduler(served, case.step_time(), **limits)
         self._boundaries: Iterator[Scheduler] = self.scheduler.boundaries()
@@ -55,7 +55,7 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
             assert seen.blocks.tolist() == [seq.blocks for seq in sequences]
             assert seen.status.tolist() == [STATUS[seq.status] for seq in sequences]
             if companion.scheduler.running:
-                # An idle oracle has already moved to the arrival that wakes it.
+                # An idle reference has already moved to the arrival that wakes it.
                 np.testing.assert_allclose(seen.time_s, companion.scheduler.time, rtol=1e-9)
                 places = {id(seq): place for place, seq in enumerate(sequences)}
                 assert seen.queue.tolist() == [places[id(seq)] for seq in companion.scheduler.waiting]

@@ -1,4 +1,4 @@
-"""The paged scheduler in seconds, one run or many lanes: golden cases, a scalar oracle, batch independence."""
+"""The paged scheduler in seconds, one run or many lanes: golden cases, the reference, batch independence."""
 
 from random import Random
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import simulate as simulate_oracle
-from parity import assert_identical, check_against_oracle, lanes_of, run, workload
+from parity import assert_identical, check_against_reference, lanes_of, run, workload
+from reference_runs import simulate as simulate_reference
 from servesweep import ConstantStepTime, Request, run_scheduler, simulate
 from servesweep.serving.scheduler import run_lanes
 from strategies import PAGED, POLICIES, LaneCase, StepCase, Traffic, batches, golden, lane_cases, step_cases
@@ -27,28 +27,28 @@ def test_golden(name: str) -> None:
     for measure in ("first_token_s", "finish_s"):
         expected = np.array(outputs[measure], dtype=float)  # null becomes NaN
         np.testing.assert_allclose(getattr(result, measure), expected, rtol=1e-9, err_msg=measure)
-    check_against_oracle(result, case)
+    check_against_reference(result, case)
 
 
-# Against the oracle
+# Against the reference
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["unlimited", "paged"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_each_policy_and_memory_against_oracle(policy: str, paged: bool) -> None:
+def test_each_policy_and_memory_against_reference(policy: str, paged: bool) -> None:
     @given(lane_cases(policy=policy, paged=paged))
     def check(case: LaneCase) -> None:
-        check_against_oracle(run(case), case)
+        check_against_reference(run(case), case)
 
     check()
 
 
 @given(batches())
-def test_batches_and_logs_against_oracle(cases: list[LaneCase]) -> None:
+def test_batches_and_logs_against_reference(cases: list[LaneCase]) -> None:
     results = run_lanes(lanes_of(cases), step_log=range(len(cases)))
     assert set(results.step_logs) == set(range(len(cases)))
     for i, case in enumerate(cases):
-        check_against_oracle(results.result(i), case, results.step_logs[i])
+        check_against_reference(results.result(i), case, results.step_logs[i])
 
 
 def crowd(rng: Random, n_traffics: int, lanes_each: int) -> list[LaneCase]:
@@ -76,7 +76,7 @@ def crowd(rng: Random, n_traffics: int, lanes_each: int) -> list[LaneCase]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_large_batch_against_oracle(seed: int) -> None:
+def test_large_batch_against_reference(seed: int) -> None:
     cases = crowd(Random(seed), n_traffics=8, lanes_each=30)
     logged = range(0, len(cases), 7)
     results = run_lanes(lanes_of(cases), step_log=logged)
@@ -84,7 +84,7 @@ def test_large_batch_against_oracle(seed: int) -> None:
     assert results.preemptions.sum() > 500, "the memories are meant to be small"
     assert results.rejected.any()
     for i, case in enumerate(cases):
-        check_against_oracle(results.result(i), case, results.step_logs.get(i))
+        check_against_reference(results.result(i), case, results.step_logs.get(i))
 
 
 @given(step_cases())
@@ -96,7 +96,7 @@ def test_unit_steps_give_section_one_exactly(case: StepCase) -> None:
     policy = "chunked" if "token_budget" in case.limits else "mixed"
     result = run_scheduler(workload(traffic), ConstantStepTime(1.0), policy=policy, **case.limits)
     steps = simulate([Request(*request) for request in case.requests], **case.limits)
-    assert steps == simulate_oracle(case.requests, **case.limits)[0]
+    assert steps == simulate_reference(case.requests, **case.limits)[0]
     for i, (rid, *_) in enumerate(requests):
         assert result.first_token_s[i] == steps[rid]["first_token"] + 1
         assert result.finish_s[i] == steps[rid]["finish"] + 1

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from parity import COUNTERS, check_against_oracle, lanes_of, run, step_model, workload
+from parity import COUNTERS, check_against_reference, lanes_of, run, step_model, workload
 from servesweep import ConstantStepTime, run_scheduler
 from servesweep.serving.scheduler import Lane, run_lanes
 from strategies import POLICIES, LaneCase, Traffic, golden, lane_cases
@@ -46,14 +46,14 @@ def test_empty_workload_among_others() -> None:
     cases += [LaneCase(Traffic([0.0, 0.1], [5, 2], [2, 3]), 1.0, {"seconds": 0.3}, options)]
     results = run_lanes(lanes_of(cases))
     assert len(results.result(0)) == 0
-    check_against_oracle(results.result(1), cases[1])
+    check_against_reference(results.result(1), cases[1])
 
 
 def test_memory_may_be_named() -> None:
     case = LaneCase(Traffic([0.0, 0.1], [5, 2], [2, 3]), 1.0, {"seconds": 0.3}, {"policy": "mixed", "max_running": 2})
-    check_against_oracle(run(case, memory="unlimited"), case)
+    check_against_reference(run(case, memory="unlimited"), case)
     case.options.update(block_size=4, num_blocks=3)
-    check_against_oracle(run(case, memory="paged"), case)
+    check_against_reference(run(case, memory="paged"), case)
 
 
 def test_rejections() -> None:
@@ -63,13 +63,13 @@ def test_rejections() -> None:
     case = LaneCase(traffic, 1.0, {"seconds": 0.5}, options)
     result = run(case)
     assert list(result.rejected) == [False, True, True, False]
-    check_against_oracle(result, case)
+    check_against_reference(result, case)
     np.testing.assert_array_equal(run(case, on_reject="reject").finish_s, result.finish_s)
     with pytest.raises(ValueError, match="1") as caught:  # the first of them, by position
         run(case, on_reject="error")
     assert "num_blocks" in str(caught.value)
     case.options["num_blocks"] = 8
-    check_against_oracle(run(case, on_reject="error"), case)
+    check_against_reference(run(case, on_reject="error"), case)
 
 
 def test_all_rejected() -> None:
@@ -79,7 +79,7 @@ def test_all_rejected() -> None:
     )
     result = run(case)
     assert result.rejected.all()
-    check_against_oracle(result, case)
+    check_against_reference(result, case)
 
 
 ONE = workload(Traffic([0.0], [4], [2]))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from invariants import check_run
-from oracle_steps import StepTimes
 from parity import step_model, workload
 from servesweep import ConstantStepTime, make_workload, run_scheduler
+from servesweep.serving.reference_steps import StepTimes
 from servesweep.serving.scheduler import Lane, run_lanes
 from strategies import POLICIES, Traffic, golden
 

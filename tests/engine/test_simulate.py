@@ -1,4 +1,4 @@
-"""`servesweep.simulate`, the scheduler on whole steps, against golden cases, a scalar oracle and its own contract."""
+"""`servesweep.simulate`, the scheduler on whole steps, against golden cases, the reference and its own contract."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from invariants import check_simulation
-from oracle import simulate as oracle
+from reference_runs import simulate as reference
 from servesweep import Request, simulate
 from strategies import EXAMPLES, StepCase, golden, step_cases
 
@@ -47,30 +47,30 @@ def test_golden_steps(part: int) -> None:
         check_simulation(requests, case, *expected)
 
 
-def check_against_oracle(case: StepCase) -> None:
+def check_against_reference(case: StepCase) -> None:
     result, log = run(case.requests, **case.limits)
-    assert (result, log) == oracle(case.requests, **case.limits)
+    assert (result, log) == reference(case.requests, **case.limits)
     check_simulation(case.requests, case.limits, result, log)
 
 
 @given(step_cases(paged=False, chunked=False))
-def test_batching_against_oracle(case: StepCase) -> None:
-    check_against_oracle(case)
+def test_batching_against_reference(case: StepCase) -> None:
+    check_against_reference(case)
 
 
 @given(step_cases(paged=False, chunked=True))
-def test_token_budget_against_oracle(case: StepCase) -> None:
-    check_against_oracle(case)
+def test_token_budget_against_reference(case: StepCase) -> None:
+    check_against_reference(case)
 
 
 @given(step_cases(paged=True, chunked=False))
-def test_paging_against_oracle(case: StepCase) -> None:
-    check_against_oracle(case)
+def test_paging_against_reference(case: StepCase) -> None:
+    check_against_reference(case)
 
 
 @given(step_cases(paged=True, chunked=True))
-def test_paging_with_token_budget_against_oracle(case: StepCase) -> None:
-    check_against_oracle(case)
+def test_paging_with_token_budget_against_reference(case: StepCase) -> None:
+    check_against_reference(case)
 
 
 @given(step_cases())
@@ -177,7 +177,7 @@ def test_value_errors(requests: list[tuple[Any, ...]], limits: dict[str, Any], n
 
 def test_the_largest_that_fits_alone() -> None:
     """The last token is sent and never kept: 8 + 1 tokens fit two blocks of 4."""
-    assert run([("a", 0, 8, 1), ("b", 0, 7, 2), ("c", 0, 1, 8)], **PAGES) == oracle(
+    assert run([("a", 0, 8, 1), ("b", 0, 7, 2), ("c", 0, 1, 8)], **PAGES) == reference(
         [("a", 0, 8, 1), ("b", 0, 7, 2), ("c", 0, 1, 8)], **PAGES
     )
 

@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 class Run(Protocol):
-    """The outcome of one scheduler: servesweep.Result, or the oracle's in the same words."""
+    """The outcome of one scheduler: servesweep.Result, or the reference's in the same words."""
 
     arrival_s: Any
     prompt_tokens: Any

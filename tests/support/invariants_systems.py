@@ -1,4 +1,4 @@
-"""What holds on every run of a serving system, for the package's answers and for the oracle's."""
+"""What holds on every run of a serving system, for the package's answers and for the reference's."""
 
 import itertools
 import math
@@ -6,13 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from oracle_instances import ColocatedInstance, PrefillInstance, Step
+from servesweep.serving.reference_instances import (
+    ColocatedInstance,
+    PrefillInstance,
+    ReservedStep,
+    Unit,
+    decodes_and_chunks,
+)
 
 
 def check_system(run: Any, case: Any) -> None:
     """Everything ends, in the order of events; nothing is dropped; steps take their time, transfers theirs.
 
-    `run` is a servesweep.Result or the oracle's in the same words, `case` a SystemCase.
+    `run` is a servesweep.Result or the reference's in the same words, `case` a SystemCase.
     """
     times, system = case.times(), case.system
     whole_prompts = case.options.get("policy") != "chunked"
@@ -61,12 +67,12 @@ def check_system(run: Any, case: Any) -> None:
         assert system == "decode_only" or admitted == sorted(admitted), "one instance serves in the order of arrival"
 
 
-def check_trace(trace: Sequence[Step], case: Any) -> None:
+def check_trace(trace: Sequence[tuple[Unit, ReservedStep]], case: Any) -> None:
     """Steps of reserved memory: none starts before the last has ended, none holds more KV than there is."""
     budget, max_tokens = case.options.get("chunk_budget", 512), case.options.get("max_tokens", 4096)
     rows = defaultdict(list)
-    for step in trace:
-        rows[step.unit].append(step)
+    for unit, step in trace:
+        rows[unit].append(step)
     decoded = prefilled = 0
     for unit, steps in rows.items():
         for last, step in itertools.pairwise(steps):
@@ -79,7 +85,7 @@ def check_trace(trace: Sequence[Step], case: Any) -> None:
             else:
                 assert step.reserved <= unit.capacity or step.decoding <= 1, "only one alone may exceed the memory"
                 assert step.ctx <= step.reserved
-            if isinstance(unit, ColocatedInstance) and unit.chunk_budget is not None:
+            if isinstance(unit, ColocatedInstance) and unit.compose is decodes_and_chunks:
                 assert step.prefill_tokens <= max(0, budget - step.decoding)
             elif step.prefill_tokens:
                 assert step.decoding == 0

@@ -1,4 +1,4 @@
-"""The package's answer to a case, and its comparison with the oracle's: integers exactly, times to 1e-9 relative."""
+"""The package's answer to a case, and its comparison with the reference's: integers exactly, times to 1e-9 relative."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,8 +48,8 @@ def lanes_of(cases: Sequence[LaneCase]) -> list[Lane]:
     ]
 
 
-def check_against_oracle(result: Result, case: LaneCase, log: dict[str, Any] | None = None) -> None:
-    expected, expected_log = case.oracle()
+def check_against_reference(result: Result, case: LaneCase, log: dict[str, Any] | None = None) -> None:
+    expected, expected_log = case.reference()
     for name in ("preemptions", "rejected", *COUNTED):
         np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
     for name in (*TIMES, "busy_s"):

@@ -1,4 +1,4 @@
-"""A case of a serving system, the oracle's and the package's answers to it, and their comparison."""
+"""A case of a serving system, the reference's and the package's answers to it, and their comparison."""
 
 import itertools
 import math
@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import servesweep
 from invariants_systems import check_system
-from oracle_instances import Instance, PrefillInstance, Request, SchedulerUnit, Step
-from oracle_steps import times_of
-from oracle_systems import run_system
 from parity import step_model, workload
 from servesweep import Result
 from servesweep.measures.result import LaneResults
+from servesweep.serving.reference import Observer, RequestState
+from servesweep.serving.reference_instances import Instance, PrefillInstance, ReservedStep, SchedulerUnit, Unit
+from servesweep.serving.reference_steps import times_of
+from servesweep.serving.reference_systems import run_system
 from strategies import Traffic
 
 TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s", "kv_ready_s")
@@ -43,6 +44,20 @@ class SystemCase:
         return {name: times_of(step) for name, step in self.steps.items()}
 
 
+class Trace(Observer):
+    """Every step: under reserved memory with its unit; of schedulers as (start, end, tokens, blocks)."""
+
+    def __init__(self) -> None:
+        self.reserved: list[tuple[Unit, ReservedStep]] = []
+        self.rows: dict[Any, list[tuple[float, float, int, int]]] = defaultdict(list)
+
+    def on_step(self, source: Any, step: Any) -> None:
+        if isinstance(step, ReservedStep):
+            self.reserved.append((source, step))
+        else:
+            self.rows[source].append((step.start, step.end, step.tokens, step.blocks))
+
+
 def draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
     rng = np.random.default_rng([seed, stage])
     shape = {"random": n, "power_of_two": (n, 2)}.get(router, 0)
@@ -50,8 +65,8 @@ def draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
     return drawn
 
 
-def answer(case: SystemCase, trace: list[Step] | None = None) -> tuple[SimpleNamespace, list[Instance], list[Request]]:
-    """The oracle's, in the words of servesweep.Result."""
+def answer(case: SystemCase, trace: Trace | None = None) -> tuple[SimpleNamespace, list[Instance], list[RequestState]]:
+    """The reference's, in the words of servesweep.Result."""
     options = dict(case.options)
     options.pop("on_reject", None)
     seed, router = options.pop("router_seed", 0), options.get("router", "least_loaded")
@@ -63,7 +78,7 @@ def answer(case: SystemCase, trace: list[Step] | None = None) -> tuple[SimpleNam
         case.traffic.output_tokens,
         case.times(),
         draws=[draws(router, seed, stage, n) for stage in (0, 1)],
-        trace=trace,
+        observer=trace,
         **options,
     )
     run = SimpleNamespace(
@@ -75,12 +90,12 @@ def answer(case: SystemCase, trace: list[Step] | None = None) -> tuple[SimpleNam
         finish_s=[r.finish for r in requests],
         kv_ready_s=[r.kv_ready for r in requests],
         preemptions=[r.preemptions for r in requests],
-        rejected=[r.status == "refused" for r in requests],
+        rejected=[r.status == "rejected" for r in requests],
     )
     return run, instances, requests
 
 
-def rounding_decides(case: SystemCase, requests: Sequence[Request]) -> bool:
+def rounding_decides(case: SystemCase, requests: Sequence[RequestState]) -> bool:
     """KV from two prefill instances arrives at one time, but for rounding: the order may be either.
 
     Memory-bound batches of as many tokens in all take the same time, in whatever order these are added up.
@@ -91,7 +106,7 @@ def rounding_decides(case: SystemCase, requests: Sequence[Request]) -> bool:
     return any(a != b and t - s < 1e-12 * t for (s, a), (t, b) in itertools.pairwise(arrivals))
 
 
-def oracle_result(case: SystemCase) -> Result:
+def reference_result(case: SystemCase) -> Result:
     run, _, _ = answer(case)
     return Result(**vars(run))
 
@@ -155,22 +170,19 @@ def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
 
 def check_log(log: Mapping[str, Any], case: SystemCase) -> None:
     """One row a step, lane after lane. Under reserved memory a block is a token, and requests may wait in the lane."""
-    trace: list[Step] = []
+    trace = Trace()
     _, instances, requests = answer(case, trace)
     if rounding_decides(case, requests):
         return
     steps = defaultdict(list)
-    for step in trace:
-        steps[step.unit].append(step)
+    for unit, step in trace.reserved:
+        steps[unit].append(step)
     rows: list[tuple[float, float, int, int, int, int]] = []  # start, end, tokens, blocks, instance, role
     for instance in instances:
         place = (instance.number, int(instance.role == "decode"))
         for unit in instance.units:
             if isinstance(unit, SchedulerUnit):
-                assert unit.scheduler.log is not None
-                rows += [
-                    (start, end, tokens, blocks, *place) for start, end, _, _, tokens, blocks in unit.scheduler.log
-                ]
+                rows += [(*row, *place) for row in trace.rows[unit.scheduler]]
             for step in steps[unit]:  # a batch of a pipeline ends after its last stage
                 stages = unit.times.pp if isinstance(unit, PrefillInstance) else 1
                 end = step.start + stages * (step.end - step.start)

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
-from oracle import Row, StepTime, run_scheduler
-from oracle_steps import StepTimes
+from reference_runs import StepLog
+from servesweep.serving.reference import StepTime, schedule
+from servesweep.serving.reference_steps import StepTimes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGED = sorted(path.stem for path in (GOLDEN / "paged").glob("*.json") if path.stem != "steps")
@@ -90,23 +91,23 @@ class LaneCase:
             options["num_blocks"] = StepTimes(self.step).kv_capacity // options["block_size"]
         return options
 
-    def oracle(self) -> tuple[SimpleNamespace, dict[str, list[Any]]]:
-        """The oracle's outcome, in the words of servesweep.Result, and its log by columns."""
-        rows: list[Row] = []
+    def reference(self) -> tuple[SimpleNamespace, dict[str, list[Any]]]:
+        """The reference's outcome, in the words of servesweep.Result, and its log by columns."""
+        log = StepLog()
         requests = (self.arrivals(), self.traffic.prompt_tokens, self.traffic.output_tokens)
-        scheduler, sequences = run_scheduler(*requests, self.step_time(), **self.limits(), log=rows)
+        scheduler, served = schedule(*requests, self.step_time(), **self.limits(), observer=log)
         run = SimpleNamespace(
-            arrival_s=[s.arrival for s in sequences],
-            prompt_tokens=[s.prompt for s in sequences],
-            output_tokens=[s.output for s in sequences],
-            admitted_s=[s.admitted for s in sequences],
-            first_token_s=[s.first_token for s in sequences],
-            finish_s=[s.finish for s in sequences],
-            preemptions=[s.preemptions for s in sequences],
-            rejected=[s.status == "waiting" for s in sequences],
+            arrival_s=[s.arrival for s in served],
+            prompt_tokens=[s.prompt for s in served],
+            output_tokens=[s.output for s in served],
+            admitted_s=[s.admitted for s in served],
+            first_token_s=[s.first_token for s in served],
+            finish_s=[s.finish for s in served],
+            preemptions=[s.preemptions for s in served],
+            rejected=[s.status == "rejected" for s in served],
             **{name: getattr(scheduler, name) for name in TOTALS},
         )
-        return run, {name: [row[i] for row in rows] for i, name in enumerate(LOG_COLUMNS)}
+        return run, {name: [row[i] for row in log.rows] for i, name in enumerate(LOG_COLUMNS)}
 
 
 SLOTS = st.sampled_from([1, 2, 3, 4, 6, 8, 8])

@@ -4,8 +4,8 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from oracle_steps import StepTimes, times_of
 from parity_systems import SystemCase
+from servesweep.serving.reference_steps import StepTimes, times_of
 from strategies import (
     BLOCK_SIZES,
     POLICIES,

@@ -1,4 +1,4 @@
-"""Serving systems, one or many in a batch, against the scalar oracle; and a batch is its systems, bit for bit."""
+"""Serving systems, one or many in a batch, against the reference; and a batch is its systems, bit for bit."""
 
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ PAGED = [("colocated", "paged"), ("colocated", "unlimited"), ("disaggregated", "
 
 fewer = settings(max_examples=settings.default.max_examples // 5)  # an example is a batch
 
-# Against the oracle
+# Against the reference
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["random", "exact"])

@@ -1,12 +1,11 @@
-"""Every golden case of the serving systems: the oracle's answer and the package's, and the measures of both."""
+"""Every golden case of the serving systems: the reference's answer and the package's, and the measures of both."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from invariants_systems import check_system, check_trace
-from oracle_instances import Step
-from parity_systems import SystemCase, answer, check_result, run, seconds
+from parity_systems import SystemCase, Trace, answer, check_result, run, seconds
 from servesweep import Result, attainment, percentile
 from strategies import GOLDEN, Traffic, golden
 
@@ -50,18 +49,18 @@ def test_all_systems_are_among_the_cases() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_oracle(name: str) -> None:
+def test_reference(name: str) -> None:
     case, outputs = golden_case(name)
-    trace: list[Step] = []
+    trace = Trace()
     run, instances, requests = answer(case, trace)
     columns = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s", "kv_ready_s")
     check_golden(Result(**{column: getattr(run, column) for column in columns}), outputs, exact=True)
     check_system(run, case)
-    check_trace(trace, case)
+    check_trace(trace.reserved, case)
     stages = 2 if case.system == "disaggregated" else 1
     assert all(len(request.served_by) == stages for request in requests)
     assert sum(instance.requests for instance in instances) == stages * len(requests)
-    assert sum(instance.steps for instance in instances) == len(trace)
+    assert sum(instance.steps for instance in instances) == len(trace.reserved)
     for instance in instances:
         assert (instance.load, instance.unfinished, instance.tokens) == (0, 0, 0), "all counts are given back"
 

@@ -1,4 +1,4 @@
-"""What queueing theory, the roofline and a pencil say about serving systems. The oracle and the package both comply."""
+"""What queueing theory, the roofline and a pencil say about serving systems. Reference and package both comply."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from invariants_systems import check_system
-from oracle_steps import StepTimes
-from parity_systems import SystemCase, oracle_result, systems_of
+from parity_systems import SystemCase, reference_result, systems_of
 from servesweep import Result, run_systems
+from servesweep.serving.reference_steps import StepTimes
 from strategies import Traffic, golden
 from strategies_systems import holding
 
@@ -19,8 +19,8 @@ STEP = StepTimes(LLAMA)
 Solve = Callable[..., Any]
 
 
-def oracle_results(cases: Sequence[SystemCase]) -> list[Result]:
-    return [oracle_result(case) for case in cases]
+def reference_results(cases: Sequence[SystemCase]) -> list[Result]:
+    return [reference_result(case) for case in cases]
 
 
 def package_results(cases: Sequence[SystemCase]) -> list[Result]:
@@ -28,7 +28,7 @@ def package_results(cases: Sequence[SystemCase]) -> list[Result]:
     return [results.result(i) for i in range(len(cases))]
 
 
-@pytest.fixture(params=[oracle_results, package_results], ids=["oracle", "package"])
+@pytest.fixture(params=[reference_results, package_results], ids=["reference", "package"])
 def solve(request: pytest.FixtureRequest) -> Solve:
     """The result of one case, or those of several."""
 

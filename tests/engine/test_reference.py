@@ -1,12 +1,13 @@
-"""The oracles are right: every golden case, the worked examples, and what holds on any run."""
+"""The reference scheduler is right: every golden case, the worked examples, and what holds on any run."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given
 from invariants import check_run, check_simulation
-from oracle import Scheduler, Sequence, simulate
-from oracle_steps import StepTimes
+from reference_runs import simulate
+from servesweep.serving.reference import RequestState, Scheduler, blocks_of
+from servesweep.serving.reference_steps import StepTimes
 from strategies import EXAMPLES, PAGED, LaneCase, StepCase, Traffic, golden, lane_cases, step_cases
 
 
@@ -32,7 +33,7 @@ def test_golden_paged(name: str) -> None:
     inputs, expected = case["inputs"], case["outputs"]
     traffic = Traffic(inputs["arrival_s"], inputs["prompt_tokens"], inputs["output_tokens"])
     lane = LaneCase(traffic, 1.0, inputs["step"], {"policy": inputs["policy"], **inputs["options"]})
-    run, log = lane.oracle()
+    run, log = lane.reference()
     for measure in ("preemptions", "rejected", "steps", "prefill_tokens", "recomputed_tokens", "peak_blocks"):
         assert getattr(run, measure) == expected[measure], measure
     for measure in ("first_token_s", "finish_s"):
@@ -62,36 +63,38 @@ def test_what_holds_on_whole_steps(case: StepCase) -> None:
 
 @given(lane_cases())
 def test_what_holds_in_seconds(case: LaneCase) -> None:
-    run, log = case.oracle()
+    run, log = case.reference()
     check_run(run, case.limits(), log)
 
 
 @given(step_cases())
 def test_state_at_every_boundary(case: StepCase) -> None:
-    sequences = [Sequence(*request) for request in case.requests]
-    for state in Scheduler(sequences, lambda *_: 1, "mixed", **case.limits).boundaries():
+    requests = [RequestState(*request) for request in case.requests]
+    for state in Scheduler(requests, lambda *_: 1, "mixed", **case.limits).boundaries():
         check_state(state)
-        unfinished = [seq for seq in sequences if seq.status != "finished" and seq.arrival <= state.time]
+        unfinished = [request for request in requests if request.status != "finished" and request.arrival <= state.time]
         # the running are a prefix of the unfinished that have arrived, so one pointer could be the queue
-        assert [*state.running, *state.waiting] == sorted(unfinished, key=lambda seq: (seq.arrival, seq.key))
+        assert [*state.running, *state.waiting] == sorted(
+            unfinished, key=lambda request: (request.arrival, request.key)
+        )
 
 
 def check_state(state: Scheduler) -> None:
-    assert sum(seq.blocks for seq in state.running) + state.free == state.num_blocks
+    assert sum(request.blocks for request in state.running) + state.free == state.num_blocks
     assert state.free >= 0
     assert len(state.running) <= state.max_running
-    for seq in state.waiting:
-        assert (seq.status, seq.blocks, seq.done) == ("waiting", 0, 0)
-    for seq in state.running:
-        assert seq.emitted < seq.output
-        if seq.status == "prefill":
-            assert seq.done < seq.prompt + seq.emitted
-            assert seq.blocks == state.blocks_for(seq.prompt + seq.emitted)
+    for request in state.waiting:
+        assert (request.status, request.blocks, request.done) == ("waiting", 0, 0)
+    for request in state.running:
+        assert request.emitted < request.output
+        if request.status == "prefill":
+            assert request.done < request.prompt + request.emitted
+            assert request.blocks == blocks_of(request.prompt + request.emitted, state.block_size)
         else:
-            assert seq.status == "decode"
-            assert seq.blocks == state.blocks_for(seq.prompt + seq.emitted - 1), (
+            assert request.status == "decode"
+            assert request.blocks == blocks_of(request.prompt + request.emitted - 1, state.block_size), (
                 "grown for the next token only when asked"
             )
     # prompts are filled in order of admission, so those that decode are a prefix of the running
-    statuses = [seq.status for seq in state.running]
+    statuses = [request.status for request in state.running]
     assert statuses == sorted(statuses)

@@ -1,4 +1,9 @@
-"""Step times in plain Python, from the formulas alone. A step is given as in the golden files: dicts of numbers."""
+"""Step times in plain Python, from the formulas of docs/models.md alone: the reference's own, and a check of StepModel.
+
+They stand beside the reference and not among the tests, because it is timed by them wherever the engine's answers are
+checked: in tests, in `servesweep doctor`, in benchmarks. A check that took the package's own step times would not see
+an error in them. They import nothing of the package.
+"""
 
 import math
 import sys
@@ -6,7 +11,13 @@ from typing import Any
 
 
 class StepTimes:
-    """Roofline step times of one instance. `mixed` is what the scheduler's oracle calls."""
+    """Roofline step times of one instance.
+
+    Parameters
+    ----------
+    step  its numbers: "model" (fields of Model), "chip" (bf16, fp8, mem_bw, mem_cap), "link" (alpha_s,
+          bandwidth_bytes_per_s), and the other fields of StepModel
+    """
 
     def __init__(self, step: dict[str, Any]) -> None:
         model, chip, link = step["model"], step["chip"], step["link"]
@@ -35,6 +46,7 @@ class StepTimes:
         self.kv_capacity = max(0, math.floor(free / (self.kv * max(1, tp / model["n_kv_heads"]))))
 
     def mixed(self, batch: int, ctx: int, chunk: int, attention_pairs: float) -> float:
+        """Seconds of a step: decodes and the tokens in their caches; prefill tokens and the pairs that they attend."""
         tokens = batch + chunk
         if tokens == 0:
             return 0.0
@@ -62,7 +74,7 @@ class StepTimes:
 class ConstantTimes:
     """A step with a token in it takes `seconds`. Nothing is known of KV: memory has no limit, transfers no bytes."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float) -> None:
         self.seconds, self.pp, self.kv, self.kv_capacity = float(seconds), 1, 0.0, sys.maxsize
 
     def mixed(self, batch: int, ctx: int, chunk: int, attention_pairs: float) -> float:
@@ -73,4 +85,5 @@ class ConstantTimes:
 
 
 def times_of(step: dict[str, Any]) -> StepTimes | ConstantTimes:
+    """Of the numbers of StepTimes, or of {"seconds": s}."""
     return ConstantTimes(step["seconds"]) if "seconds" in step else StepTimes(step)

@@ -1,28 +1,31 @@
-"""The systems' oracle is right: what holds on any run, and its schedulers are those of tests/oracle.py."""
+"""The reference systems are right: what holds on any run, and that their schedulers are the reference scheduler."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from invariants_systems import check_system, check_trace
-from oracle import run_scheduler
-from oracle_instances import Instance, Step
-from oracle_systems import Router
-from parity_systems import SystemCase, answer
+from parity_systems import SystemCase, Trace, answer, rounding_decides, systems_of
+from servesweep import run_systems
+from servesweep.serving import reference_answers
+from servesweep.serving.reference import schedule
+from servesweep.serving.reference_instances import Instance
+from servesweep.serving.reference_systems import Router
 from strategies import Traffic
 from strategies_systems import system_cases
 
 
 @given(system_cases())
 def test_what_holds(case: SystemCase) -> None:
-    trace: list[Step] = []
+    trace = Trace()
     run, instances, requests = answer(case, trace)
     check_system(run, case)
     if case.options.get("memory", "reserve") == "reserve":
-        check_trace(trace, case)
+        check_trace(trace.reserved, case)
     for instance in instances:
         assert (instance.load, instance.unfinished, instance.tokens) == (0, 0, 0), "all counts are given back"
-    served = [request for request in requests if request.status != "refused"]
+    served = [request for request in requests if request.status != "rejected"]
     first_stage = [i for i in instances if i.role == instances[0].role]
     if case.system != "decode_only":
         assert sum(instance.requests for instance in first_stage) == len(served)
@@ -39,11 +42,11 @@ def test_one_scheduler_is_the_scheduler(case: SystemCase) -> None:
     limits: dict[str, Any] = {name: value for name, value in case.options.items() if name not in skipped}
     arrivals = [arrival / case.rate for arrival in case.traffic.arrival_s]
     lengths = (case.traffic.prompt_tokens, case.traffic.output_tokens)
-    scheduler, sequences = run_scheduler(arrivals, *lengths, case.times()["step"].mixed, **limits)
+    scheduler, served = schedule(arrivals, *lengths, case.times()["step"].mixed, **limits)
     for name, expected in (("admitted_s", "admitted"), ("first_token_s", "first_token"), ("finish_s", "finish")):
-        times = [getattr(seq, expected) for seq in sequences]
+        times = [getattr(seq, expected) for seq in served]
         assert getattr(run, name) == pytest.approx(times, rel=0, abs=0, nan_ok=True)
-    assert run.preemptions == [seq.preemptions for seq in sequences]
+    assert run.preemptions == [seq.preemptions for seq in served]
     assert (instance.steps, instance.busy_s) == (scheduler.steps, scheduler.busy_s)
 
 
@@ -119,3 +122,30 @@ def test_draws_by_hand() -> None:
         instance.unfinished = 5
     assert Router("power_of_two", instances, [(0.9, 0.0)]).pick().number == 2, "the first drawn on a tie"
     assert Router("power_of_two", instances[:1], [(0.9, 0.9)]).pick().number == 0
+
+
+@given(system_cases())
+def test_a_system_of_the_package_is_answered_as_the_case_that_it_came_from(case: SystemCase) -> None:
+    expected, _, requests = answer(case)
+    (system,) = systems_of([case])
+    answered = reference_answers.answer(system)
+    assert [request.preemptions for request in answered] == expected.preemptions
+    assert [request.status == "rejected" for request in answered] == expected.rejected
+    for name, column in (("admitted", "admitted_s"), ("first_token", "first_token_s"), ("finish", "finish_s")):
+        times = [getattr(request, name) for request in answered]
+        np.testing.assert_allclose(times, getattr(expected, column), rtol=1e-9, err_msg=name)
+    if not rounding_decides(case, requests):
+        assert reference_answers.disagreement(run_systems([system]).result(0), answered) is None
+
+
+def test_a_disagreement_is_told() -> None:
+    case = SystemCase("colocated", Traffic([0.0, 0.5], [9, 9], [3, 3]), 1.0, {"step": A_SECOND}, {})
+    (system,) = systems_of([case])
+    result, answered = run_systems([system]).result(0), reference_answers.answer(system)
+    assert reference_answers.disagreement(result, answered) is None
+    answered[1].finish *= 1 + 1e-8
+    words = reference_answers.disagreement(result, answered)
+    assert words is not None
+    assert words.startswith("request 1: finish_s ")
+    answered[1].preemptions = 1
+    assert reference_answers.disagreement(result, answered) == "request 1: preemptions 0, the reference's 1"

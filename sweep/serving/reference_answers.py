@@ -1,0 +1,129 @@
+"""What the reference says about a system, and whether the engine says the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ..hardware.parts import Link
+from ..hardware.step_times import ConstantStepTime, StepModel
+from ..measures.result import Result
+from .reference import Observer, RequestState, schedule
+from .reference_steps import ConstantTimes, StepTimes
+from .reference_systems import run_system
+from .run import System
+from .scheduler import Lane
+from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
+
+_KINDS: dict[type[System], str] = {
+    Colocated: "colocated",
+    Disaggregated: "disaggregated",
+    PrefillOnly: "prefill_only",
+    DecodeOnly: "decode_only",
+}
+_STEPS = ("step", "prefill_step", "decode_step")
+_TIMES = ("admitted", "first_token", "finish", "kv_ready")
+
+
+def step_times(step: StepModel | ConstantStepTime) -> StepTimes | ConstantTimes:
+    """The reference's step times of an instance."""
+    if isinstance(step, ConstantStepTime):
+        return ConstantTimes(step.seconds)
+    chip = step.chip
+    return StepTimes(
+        {
+            **{field.name: getattr(step, field.name) for field in fields(step)},
+            "model": {field.name: getattr(step.model, field.name) for field in fields(step.model)},
+            "chip": {
+                "bf16": chip.bf16_flops,
+                "fp8": chip.fp8_flops,
+                "mem_bw": chip.mem_bytes_per_s,
+                "mem_cap": chip.mem_bytes,
+            },
+            "link": _link(step.link),
+        }
+    )
+
+
+def answer(system: System, observer: Observer | None = None) -> list[RequestState]:
+    """Serve a system's workload by the reference.
+
+    Parameters
+    ----------
+    system    a scheduler or a serving system
+    observer  is told what happens
+
+    Returns
+    -------
+    The requests in the order of the workload, with what happened to them.
+    """
+    work = system.workload
+    traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
+    scheduler = one_scheduler(system)
+    if scheduler is not None:
+        return schedule(*traffic, step_times(scheduler.step).mixed, **limits(scheduler), observer=observer)[1]
+    options = _options(system, *_STEPS)
+    router, seed = options["router"], options.pop("router_seed")
+    if "link" in options:
+        options["link"] = _link(options["link"])
+    requests, _ = run_system(
+        _KINDS[type(system)],
+        *traffic,
+        {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
+        draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
+        observer=observer,
+        **options,
+    )
+    return requests
+
+
+def one_scheduler(system: System) -> Lane | None:
+    """The one scheduler that a system is, if it is one."""
+    if isinstance(system, Lane):
+        return system
+    if isinstance(system, Colocated) and system.n_instances == 1 and system.max_running is not None:
+        sizes = (system.max_running, system.block_size, system.num_blocks, system.token_budget, system.max_tokens)
+        return Lane(system.workload, system.step, system.policy, *sizes, rate=system.rate)
+    return None
+
+
+def limits(scheduler: Lane) -> dict[str, Any]:
+    """A scheduler's options, in the words of the reference."""
+    return _options(scheduler, "step")
+
+
+def disagreement(result: Result, expected: list[RequestState]) -> str | None:
+    """The first thing in which the engine's result differs from the reference's answer; None if they agree.
+
+    Preemptions and refusals must be the same, times to 1e-9 of their size.
+    """
+    for name, due in (
+        ("preemptions", [request.preemptions for request in expected]),
+        ("rejected", [request.status == "rejected" for request in expected]),
+    ):
+        for i in np.flatnonzero(getattr(result, name) != due)[:1]:
+            return f"request {i}: {name} {getattr(result, name)[i]}, the reference's {due[i]}"
+    for name in _TIMES:
+        times = getattr(result, f"{name}_s")
+        answered = np.array([getattr(request, name) for request in expected], dtype=np.float64)
+        for i in np.flatnonzero(~np.isclose(times, answered, rtol=1e-9, atol=0, equal_nan=True))[:1]:
+            return f"request {i}: {name}_s {times[i]!r}, the reference's {answered[i]!r}"
+    return None
+
+
+def _options(system: Any, *others: str) -> dict[str, Any]:
+    """Fields that have a value, but for workload, rate and others."""
+    names = [field.name for field in fields(system) if field.name not in ("workload", "rate", *others)]
+    return {name: getattr(system, name) for name in names if getattr(system, name) is not None}
+
+
+def _draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
+    shape: Any = {"random": n, "power_of_two": (n, 2)}.get(router, 0)
+    drawn: list[Any] = np.random.default_rng([seed, stage]).random(shape).tolist()
+    return drawn
+
+
+def _link(link: Link) -> dict[str, float]:
+    return {"alpha_s": link.alpha_s, "bandwidth_bytes_per_s": link.bytes_per_s}
