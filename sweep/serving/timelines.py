@@ -1,24 +1,26 @@
 """What a system did with each request, from its arrival to its last token.
 
-For a scheduler (paged or unlimited memory) every step is played back by the rules of docs/scheduler.md, at the times of
-the engine's log, and the outcome is compared with the engine's: who ran, prefill pieces, pauses and preemptions are
-exact. For other systems a request has the phases that its result tells.
+For a scheduler (paged or unlimited memory) the reference plays every step back, at the times of the engine's log, and
+the outcome is compared with the engine's: who ran, prefill pieces, pauses and preemptions are exact. For other systems
+a request has the phases that its result tells.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..measures.result import Result
+from .reference import Observer, RequestState, Step, schedule
+from .reference_answers import limits, one_scheduler, step_times
 from .run import System, run_systems
 from .scheduler import Lane
-from .systems import Colocated
 from .whole_steps import Request, as_lane
 
 WAITING, PREFILL, DECODE, PAUSED, PREEMPTED, TRANSFER = KINDS = (
@@ -86,23 +88,21 @@ def timeline(system: System) -> Timeline:
     results = run_systems([system], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
     order = [int(i) for i in np.argsort(result.arrival_s, kind="stable")]
-    names = [str(i) for i in order if not result.rejected[i]]
-    lane = _scheduler(system)
-    if lane is not None:
-        playback = _Playback(lane, result, [i for i in order if not result.rejected[i]], log)
-        playback.run()
-        segments, preempted = playback.segments(), [request.preempted_s for request in playback.requests]
+    served = [i for i in order if not result.rejected[i]]
+    scheduler = one_scheduler(system)
+    if scheduler is not None:
+        segments, preempted = _played_back(scheduler, result, served, log)
     else:
         if result.preemptions.any():
             raise ValueError(
                 f"{type(system).__name__}: preempts on several instances; a timeline can tell preemptions of one only"
             )
-        segments = [_phases(result, i) for i in order if not result.rejected[i]]
+        segments = [_phases(result, i) for i in served]
         preempted = [[] for _ in segments]
     blocks = None if np.isnan(result.num_blocks) else int(result.num_blocks)
     rejected = [str(i) for i in order if result.rejected[i]]
-    unit = "tokens" if lane is None and getattr(system, "memory", "reserve") == "reserve" else "blocks"
-    return Timeline(names, segments, log, blocks, preempted, rejected, block_unit=unit)
+    unit = "tokens" if scheduler is None and getattr(system, "memory", "reserve") == "reserve" else "blocks"
+    return Timeline([str(i) for i in served], segments, log, blocks, preempted, rejected, block_unit=unit)
 
 
 def timeline_of_requests(
@@ -122,14 +122,21 @@ def timeline_of_requests(
     return Timeline(names, found.segments, found.steps, found.num_blocks, found.preempted_s, clock="step")
 
 
-def _scheduler(system: System) -> Lane | None:
-    """The one scheduler that a system is, if it is one."""
-    if isinstance(system, Lane):
-        return system
-    if isinstance(system, Colocated) and system.n_instances == 1 and system.max_running is not None:
-        limits = (system.max_running, system.block_size, system.num_blocks, system.token_budget, system.max_tokens)
-        return Lane(system.workload, system.step, system.policy, *limits, rate=system.rate)
-    return None
+def _played_back(
+    scheduler: Lane, result: Result, served: Sequence[int], log: dict[str, NDArray[Any]]
+) -> tuple[list[list[Segment]], list[list[float]]]:
+    """Segments and preemptions of the requests served, by the reference at the times of the engine's log.
+
+    RuntimeError where the engine did something else.
+    """
+    recorder = _Recorder(log)
+    arrivals, prompts, outputs = result.arrival_s.tolist(), result.prompt_tokens.tolist(), result.output_tokens.tolist()
+    ends = chain(log["end_s"].tolist(), repeat(np.nan))  # a step too many is the recorder's to tell
+    options: dict[str, Any] = {**limits(scheduler), "observer": recorder, "step_ends": ends}
+    _, requests = schedule(arrivals, prompts, outputs, step_times(scheduler.step).mixed, **options)
+    if [requests[i].finish for i in served] != result.finish_s[list(served)].tolist():
+        raise RuntimeError("the playback ends with other times than the engine")
+    return [recorder.segments(requests[i]) for i in served], [recorder.preempted_s[requests[i]] for i in served]
 
 
 def _phases(result: Result, i: int) -> list[Segment]:
@@ -145,152 +152,60 @@ def _phases(result: Result, i: int) -> list[Segment]:
     return [segment for segment in found if segment.end_s > segment.start_s]  # NaN: there is none
 
 
-class _Request:
-    """A request in the playback."""
+class _Recorder(Observer):
+    """Makes segments of what the reference does, and compares its steps with those of the engine's log."""
 
-    __slots__ = ("arrival", "blocks", "decodes", "done", "emitted", "output", "preempted_s", "prompt", "runs", "since")
+    def __init__(self, log: dict[str, NDArray[Any]]) -> None:
+        names = ("start_s", "end_s", "running", "emitted", "tokens")
+        self.rows = list(zip(*(log[name].tolist() for name in names), strict=True))
+        self.step = 0
+        self.runs: dict[RequestState, list[Segment]] = defaultdict(list)
+        self.preempted_s: dict[RequestState, list[float]] = defaultdict(list)
 
-    def __init__(self, arrival: float, prompt: int, output: int) -> None:
-        self.arrival, self.prompt, self.output = arrival, prompt, output
-        self.emitted = self.done = self.blocks = 0
-        self.decodes = False
-        self.since = arrival  # when it began to wait
-        self.runs: list[Segment] = []
-        self.preempted_s: list[float] = []
+    def on_preempt(self, request: RequestState, time: float) -> None:
+        self.preempted_s[request].append(time)
 
-    def add(self, what: str, start: float, end: float, step: int, tokens: int, emitted: int) -> None:
+    def on_step(self, source: Any, step: Step) -> None:
+        did = (step.start, step.end, len(step.running), step.emitted, step.tokens)
+        engine = self.rows[self.step] if self.step < len(self.rows) else None
+        if did != engine:
+            raise RuntimeError(
+                f"step {self.step}: (start, end, running, emitted, tokens) is {did} by the rules, the engine's {engine}"
+            )
+        taking_part = set(step.batch)
+        for request in step.running:
+            if request not in taking_part:
+                self._add(request, step, PAUSED, 0, 0)
+            elif request not in step.pieces:
+                self._add(request, step, DECODE, 1, 1)
+            else:
+                piece = step.pieces[request]
+                self._add(request, step, PREFILL if piece else PAUSED, piece, int(request.status == "decode"))
+        self.step += 1
+
+    def _add(self, request: RequestState, step: Step, what: str, tokens: int, emitted: int) -> None:
         """Another step; it goes on a segment of decoding or pausing, and each piece of a prefill is one of its own."""
-        last = self.runs[-1] if self.runs else None
-        if last is not None and what == last.what != PREFILL and last.first_step + last.steps == step:
-            self.runs[-1] = last._replace(
-                end_s=end,
+        runs = self.runs[request]
+        last = runs[-1] if runs else None
+        if last is not None and what == last.what != PREFILL and last.first_step + last.steps == self.step:
+            runs[-1] = last._replace(
+                end_s=step.end,
                 steps=last.steps + 1,
                 tokens=last.tokens + tokens,
                 emitted=last.emitted + emitted,
-                blocks=self.blocks,
+                blocks=request.blocks,
             )
         else:
-            self.runs.append(Segment(what, start, end, step, 1, tokens, emitted, self.blocks))
+            runs.append(Segment(what, step.start, step.end, self.step, 1, tokens, emitted, request.blocks))
 
-
-class _Playback:
-    """The rules of docs/scheduler.md at the times of a log."""
-
-    def __init__(self, lane: Lane, result: Result, order: Sequence[int], log: dict[str, NDArray[Any]]) -> None:
-        self.lane, self.result, self.order, self.log = lane, result, order, log
-        self.requests = [
-            _Request(float(result.arrival_s[i]), int(result.prompt_tokens[i]), int(result.output_tokens[i]))
-            for i in order
-        ]
-        self.size = lane.block_size
-        self.free = lane.num_blocks or 0
-        self.waiting: deque[_Request] = deque()
-        self.running: list[_Request] = []
-
-    def run(self) -> None:
-        """Play every step back; RuntimeError where the engine did something else."""
-        arriving = deque(self.requests)
-        columns = [self.log[name].tolist() for name in ("start_s", "end_s", "running", "emitted", "tokens")]
-        for step, (start, end, running, emitted, tokens) in enumerate(zip(*columns, strict=True)):
-            while arriving and arriving[0].arrival <= start:
-                self.waiting.append(arriving.popleft())
-            did = self._step(step, start, end)
-            if did != (running, emitted, tokens):
-                raise RuntimeError(
-                    f"step {step}: (running, emitted, tokens) is {did}, the engine's {running, emitted, tokens}"
-                )
-        finished = [request.runs[-1].end_s if request.runs else np.nan for request in self.requests]
-        if finished != self.result.finish_s[list(self.order)].tolist():
-            raise RuntimeError("the playback ends with other times than the engine")
-
-    def segments(self) -> list[list[Segment]]:
-        """Of every request, the waiting between its runs filled in."""
-        found = []
-        for request in self.requests:
-            filled: list[Segment] = []
-            at = request.arrival
-            for segment in request.runs:
-                if segment.start_s > at:
-                    filled.append(
-                        Segment(PREEMPTED if filled and at in request.preempted_s else WAITING, at, segment.start_s)
-                    )
-                filled.append(segment)
-                at = segment.end_s
-            found.append(filled)
-        return found
-
-    def _step(self, step: int, start: float, end: float) -> tuple[int, int, int]:
-        batch = self._admit() if self.lane.policy == "prefill_first" else []
-        if not batch:
-            self._grow(start)
-            if self.lane.policy != "prefill_first":
-                self._admit()
-            batch = self.running
-        prefilling = [request for request in batch if not request.decodes]
-        decoding = len(batch) - len(prefilling)
-        left = (self.lane.token_budget or np.inf) - decoding
-        counts = [len(self.running), decoding, decoding]
-        in_batch = {id(request) for request in batch}
-        for request in self.running:
-            if request.decodes and id(request) in in_batch:
-                request.emitted += 1
-                request.add(DECODE, start, end, step, 1, 1)
-        for request in prefilling:
-            piece = int(min(left, request.prompt + request.emitted - request.done))
-            left -= piece
-            request.done += piece
-            counts[2] += piece
-            ends = request.done == request.prompt + request.emitted
-            if ends:
-                counts[1] += 1
-                request.emitted += 1
-                request.decodes = True
-            request.add(PREFILL if piece else PAUSED, start, end, step, piece, int(ends))
-        for request in self.running:
-            if id(request) not in in_batch:
-                request.add(PAUSED, start, end, step, 0, 0)
-        for request in self.running:
-            if request.emitted == request.output:
-                self._release(request)
-        self.running = [request for request in self.running if request.emitted < request.output]
-        return counts[0], counts[1], counts[2]
-
-    def _grow(self, now: float) -> None:
-        if self.size is None:
-            return
-        for request in self.running:  # a preemption cuts the end of another list, so look whether it still runs
-            while request.decodes and request.prompt + request.emitted > request.blocks * self.size:
-                if self.free:
-                    request.blocks += 1
-                    self.free -= 1
-                else:
-                    self._preempt(now)
-        self.running = [request for request in self.running if request.blocks]
-
-    def _preempt(self, now: float) -> None:
-        """The youngest running request goes to the front of the queue."""
-        request = next(request for request in reversed(self.running) if request.blocks)
-        self._release(request)
-        request.decodes, request.done = False, 0
-        request.preempted_s.append(now)
-        self.waiting.appendleft(request)
-
-    def _admit(self) -> list[_Request]:
-        admitted: list[_Request] = []
-        tokens = 0
-        while self.waiting and len(self.running) < self.lane.max_running:
-            request = self.waiting[0]
-            target = request.prompt + request.emitted
-            tokens += target
-            need = 0 if self.size is None else -(-target // self.size)
-            if need > self.free or (admitted and tokens > (self.lane.max_tokens or np.inf)):
-                break
-            request.blocks = need
-            self.free -= need
-            self.running.append(self.waiting.popleft())
-            admitted.append(request)
-        return admitted
-
-    def _release(self, request: _Request) -> None:
-        self.free += request.blocks
-        request.blocks = 0
+    def segments(self, request: RequestState) -> list[Segment]:
+        """Its runs, and the waiting between them."""
+        filled: list[Segment] = []
+        at = request.arrival
+        for segment in self.runs[request]:
+            if segment.start_s > at:
+                what = PREEMPTED if filled and at in self.preempted_s[request] else WAITING
+                filled.append(Segment(what, at, segment.start_s))
+            filled.append(segment)
+            at = segment.end_s
+        return filled

@@ -14,6 +14,8 @@ from servesweep.experiment.names import listed
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
 from servesweep.runner import self_check
+from servesweep.serving.reference_answers import answer
+from servesweep.serving.systems import PrefillOnly
 from servesweep.tables.schemas import SCHEMAS
 
 SETTINGS = ["n_requests=60", "request_rate_rps=[4,8,40]", "block_size=[16,64]", "seed=[0,1]", 'chip=["h100-sxm","t4"]']
@@ -260,3 +262,18 @@ def test_the_doctor_passes_and_says_what_fails(capsys, monkeypatch):
     text = printed(capsys, "doctor", code=1)
     assert "FAILED  the worked examples come out as documented" in text
     assert text.splitlines()[-1] == "4 of 5 checks passed"
+
+
+def test_the_doctor_says_where_engine_and_reference_differ(monkeypatch):
+    def one_preemption_too_many(system):
+        requests = answer(system)
+        requests[7].preemptions += isinstance(system, PrefillOnly)
+        return requests
+
+    monkeypatch.setattr(self_check, "answer", one_preemption_too_many)
+    problems = {check.name: check.problem for check in self_check.run_checks() if check.problem is not None}
+    assert problems == {
+        "every serving system serves 300 requests as the reference does": (
+            "prefill_only: request 7: preemptions 0, the reference's 1"
+        )
+    }
