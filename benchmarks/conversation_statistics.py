@@ -20,7 +20,7 @@ HEADER = """\
 # Statistics of the Azure LLM inference trace 2023, conversation ({n:,} requests in {span:,.0f} s): no rows of it.
 # Source: Azure Public Dataset, github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv, licensed
 # CC-BY-4.0 by Microsoft; described in Patel et al., "Splitwise: Efficient generative LLM inference using phase
-# splitting", ISCA 2024. Derived by benchmarks/conversation_statistics.py; docs/traces.md says what is matched.
+# splitting", ISCA 2024. Derived by benchmarks/conversation_statistics.py; docs/conversation.md says what is matched.
 """
 
 

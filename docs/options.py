@@ -1,29 +1,34 @@
 """Makes the page of options from the parsers of the command: python docs/options.py writes docs/options.md."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from servesweep.commands.main import _parser
 
 PAGE = Path(__file__).parent / "options.md"
-HEAD = """# Every option
+HEAD = """# What does an option do?
 
-Made from the command itself by `python docs/options.py`; `servesweep COMMAND --help` says the same. RUN is the
-directory of a run, or its name under `results/`. Results go to stdout, everything else to stderr. What a
-sweep's TOML file may hold is in [sweeps](sweeps.md).
+Made from the command itself by `python docs/options.py`; `servesweep COMMAND --help` says the same. Results go to
+stdout, everything else to stderr. What an experiment's TOML file may hold is in [keys](experiment-keys.md).
 """
+MORE = "- [shared](#shared-options): "
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """The page as Markdown. Options that several commands share stand once, at the end."""
     parser = _parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    rows = {name: [(what, _plain(action.help or "")) for action, what in _actions(one)] for name, one in choices.items()}
+    counts = Counter(row for found in rows.values() for row in found)
     parts = [HEAD]
-    for name, command in commands.choices.items():
-        rows = "\n".join(f"| {what} | {_plain(action.help or '')} |" for action, what in _actions(command))
-        about = _plain(command.description or "")
-        parts.append(f"## servesweep {name}\n\n{about}\n\n| option | what it does |\n|---|---|\n{rows}\n")
+    for name, command in choices.items():
+        own = "".join(f"- {what}: {text}\n" for what, text in rows[name] if counts[what, text] == 1)
+        shared = ", ".join(what for what, text in rows[name] if counts[what, text] > 1)
+        parts.append(f"## servesweep {name}\n\n{_plain(command.description or '')}\n\n{own}{MORE}{shared}.\n")
+    shared = "".join(f"- {what}: {text}\n" for (what, text), count in counts.items() if count > 1)
+    parts.append(f"## Shared options\n\n{shared}")
     return "\n".join(parts)
 
 
@@ -41,7 +46,7 @@ def _actions(command: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action
 
 
 def _plain(text: str) -> str:
-    return text.replace("%%", "%").replace("|", "\\|").replace("<", "\\<")
+    return text.replace("%%", "%").replace("<", "\\<")
 
 
 if __name__ == "__main__":

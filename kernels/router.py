@@ -2,7 +2,7 @@
 
 Between two arrivals of a group its lanes do not look at each other. So every lane runs up to the first end of a step
 at or after the group's next arrival, `State.horizon`, and stops there with that end still to be handled; when all
-lanes of the group are there, or idle, the request is routed by what they hold (docs/systems.md), and they go on.
+lanes of the group are there, or idle, the request is routed by what they hold (docs/routers.md), and they go on.
 """
 
 from __future__ import annotations

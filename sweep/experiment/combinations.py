@@ -1,4 +1,4 @@
-"""Which system, batching policy and KV memory go together, and the defaults that follow (docs/sweeps.md)."""
+"""Which system, batching policy and KV memory go together, and the defaults that follow (docs/experiment-keys.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments: the tables of a TOML file as frozen dataclasses, whose fields are the keys (docs/sweeps.md).
+"""Experiments: the tables of a TOML file as frozen dataclasses, whose fields are the keys (docs/experiment-keys.md).
 
 A key that is an *axis* takes one value or a list of values, and is kept as a tuple. How a file is read and checked is
 in `experiment_file`; what the axes multiply to is in `plan`.

@@ -170,7 +170,7 @@ class Result:
         e2e_slo: float | None = None,
         itl_max_slo: float | None = None,
     ) -> dict[str, float | int]:
-        """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/measures.md.
+        """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/columns.md.
 
         SLOs in seconds, None for not checked. `warmup` and `cooldown` are the shares of the requests, in arrival
         order, that the window of the latency measures leaves out. `n_gpus` divides the measures per GPU.

@@ -417,7 +417,7 @@ def _split(stage: Stage) -> list[Queue]:
 
 
 def _draws(stage: Stage) -> npt.NDArray[np.int32]:
-    """Instances drawn for every request, two a row; docs/systems.md says how. [n, 2]"""
+    """Instances drawn for every request, two a row; docs/routers.md says how. [n, 2]"""
     n, instances = len(stage.queue), stage.instances
     drawn = np.zeros((n, 2), np.int32)
     rng = np.random.default_rng([stage.router_seed, stage.draw_stage])

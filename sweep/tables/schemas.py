@@ -1,13 +1,10 @@
 """The columns of the tables that a run leaves: name, type, unit and definition of each.
 
-These schemas are the documentation: they are written into every Parquet file, and the column tables of
-docs/measures.md and `DataFrame.attrs` are made from them. Nothing else may add, drop or rename a column.
+These schemas are the documentation: they are written into every Parquet file, and the tables of docs/columns.md
+and `DataFrame.attrs` are made from them. Nothing else may add, drop or rename a column.
 """
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -561,30 +558,3 @@ def column_facts(schema: pa.Schema) -> dict[str, dict[str, str]]:
         text = kind.value_type if pa.types.is_dictionary(kind) else kind
         found[name] = {"type": str(text), "unit": unit, "definition": definitions(schema)[name]}
     return found
-
-
-def columns_markdown(schema: pa.Schema) -> str:
-    """A Markdown table of the columns: name, type, unit, definition."""
-    rows = ["| column | type | unit | definition |", "|---|---|---|---|"]
-    for name, about in column_facts(schema).items():
-        rows.append(f"| `{name}` | {about['type']} | {about['unit']} | {about['definition']} |")
-    return "\n".join(rows) + "\n"
-
-
-def with_column_tables(document: str) -> str:
-    """A Markdown document whose text between `<!-- columns: TABLE -->` and `<!-- end -->` is made anew."""
-    for table, schema in SCHEMAS.items():
-        mark = f"<!-- columns: {table} -->\n"
-        before, found, rest = document.partition(mark)
-        if found:
-            _, end, after = rest.partition("<!-- end -->")
-            if not end:
-                raise ValueError(f"{mark.strip()} has no <!-- end --> after it")
-            document = before + mark + "\n" + columns_markdown(schema) + "\n" + end + after
-    return document
-
-
-if __name__ == "__main__":  # python -m servesweep.tables.schemas docs/measures.md
-    for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(with_column_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

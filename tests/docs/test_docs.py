@@ -208,6 +208,31 @@ def test_the_page_of_options_is_that_of_the_command(monkeypatch):
     sys.modules.pop("options")
 
 
+def test_the_page_of_columns_is_that_of_the_schemas(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import columns
+
+    text = columns.PAGE.read_text("utf-8")
+    assert text == columns.page(), "run: python docs/columns.py"
+    sys.modules.pop("columns")
+
+
+MOST_WORDS = 25_000
+
+
+def test_the_pages_stay_short():
+    words = {page: len((ROOT / page).read_text("utf-8").split()) for page in NAMES if page.startswith("docs/")}
+    assert sum(words.values()) < MOST_WORDS, words
+
+
+def test_every_page_that_the_code_names_exists():
+    files = [file for part in ("sweep", "kernels", "configs", "benchmarks") for file in (ROOT / part).rglob("*.*")]
+    texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml", ".js", ".html")]
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w-]+\.md", text)}
+    assert named - set(NAMES) == set()
+    assert named
+
+
 def test_every_page_is_in_the_tree_of_the_site():
     conf = (ROOT / "docs" / "conf.py").read_text("utf-8")
     assert [page for page in NAMES if page.startswith("docs/") and f'"{page[5:-3]}"' not in conf] == []

@@ -24,7 +24,7 @@ from servesweep.tables.build import (
     write_table,
 )
 
-DOCUMENTS = [Path(__file__).parents[2] / "docs" / page for page in ("measures.md", "goodput.md", "placement.md")]
+RECIPES = Path(__file__).parents[2] / "docs" / "pandas.md"
 CONFIG = {"name": "small", "axes": {"policy": ["mixed", "chunked"], "rate": [1, 2.5]}}
 
 
@@ -83,20 +83,6 @@ def test_cells_end_with_the_measures_in_order():
 def test_measures_have_the_types_of_their_columns():
     for name, value in result().summary().items():
         assert CELLS_SCHEMA.field(name).type == (pa.int64() if isinstance(value, int) else pa.float64()), name
-
-
-def test_documentation_is_up_to_date():
-    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
-    for table in schemas.SCHEMAS:
-        assert sum(f"<!-- columns: {table} -->" in text for text in texts) == 1
-    for text in texts:
-        made = schemas.with_column_tables(text)
-        assert made == text, "run: python -m servesweep.tables.schemas docs/{measures,goodput,placement}.md"
-
-
-def test_a_column_table_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="no <!-- end -->"):
-        schemas.with_column_tables("<!-- columns: cells -->\n")
 
 
 # ----------------------------------------------------------------------------------------------------------- building
@@ -262,7 +248,7 @@ def test_recipes_of_the_documentation_run(tmp_path, monkeypatch, capsys):
     write_table(folder / "cells.parquet", cells_table(rows, CONFIG))
     write_table(folder / "requests.parquet", requests_table([(rows[0]["cell_id"], result(20))]))
     monkeypatch.chdir(tmp_path)
-    recipes = re.findall(r"```python\n(.*?)```", DOCUMENTS[0].read_text(encoding="utf-8"), flags=re.DOTALL)
+    recipes = re.findall(r"```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(recipes) >= 7
     names: dict = {}
     for recipe in recipes:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TRACE = ROOT.parent / "shared" / "traces" / "AzureLLMInferenceTrace_conv.csv"
 SCRIPT = ROOT / "benchmarks" / "conversation_statistics.py"
 N = 19_366  # requests in the trace
-# Of the trace, as docs/traces.md gives them, and how far one synthetic workload of as many requests may be off: a
+# Of the trace, as docs/conversation.md gives them, and how far one synthetic workload of as many requests may be off: a
 # share of the value, at least three times its deviation over seeds.
 FACTS = {
     "prompt mean": (1154.70, 0.03),

@@ -1,0 +1,109 @@
+"""Makes the page of columns from the schemas of the tables: python docs/columns.py writes docs/columns.md."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from servesweep.tables.schemas import SCHEMAS, column_facts
+
+PAGE = Path(__file__).parent / "columns.md"
+HEAD = """# What is in each column?
+
+The columns of every table that a run or a search leaves, with their units. `servesweep schema` prints them with their
+types, and `load` puts units and definitions into `df.attrs`. Missing is null, never 0. [Measures](measures.md) explains
+the terms. Made by `python docs/columns.py`.
+"""
+ROWS = {
+    "cells": "A row for each cell of a sweep, in the order of the plan.",
+    "requests": "A row for each request of the chosen cells.",
+    "steps": "A row for each step of the chosen cells.",
+    "instances": "A row for each instance of the chosen cells.",
+    "timings": "How each cell was simulated, in the order of `cells`. Only this table differs between equal runs.",
+    "goodput": "A row for each configuration of a [search](goodput.md), in the order of the experiment.",
+    "probes": "A row for each rate that a search simulated.",
+    "placement": "A row for each candidate of a [placement](placement.md).",
+}  # of each table
+
+
+def page() -> str:
+    """The page as Markdown."""
+    parts = [HEAD]
+    earlier: dict[str, pa.Schema] = {}
+    for table, schema in SCHEMAS.items():
+        parts.append(f"## {table}\n\n{ROWS[table]}\n\n{columns(schema, earlier)}")
+        earlier[table] = schema
+    return "\n".join(parts)
+
+
+def columns(schema: pa.Schema, earlier: dict[str, pa.Schema]) -> str:
+    """A Markdown list: names, unit, definition.
+
+    Columns whose definitions differ in one word share an item. Those that are the same in a table `earlier` on the page
+    are only named below.
+    """
+    left = column_facts(schema)
+    notes = []
+    for table, other in earlier.items():
+        same = [name for name, facts in column_facts(other).items() if left.get(name) == facts]
+        if same:
+            notes.append(f"- As in {table}: {', '.join(_runs(same, other))}.")
+        left = {name: facts for name, facts in left.items() if name not in same}
+    of_roles = [name for name in left if _of_role(name, left)]
+    if of_roles:
+        notes.append(f"- {', '.join(_runs(of_roles, schema))}: the same of one role of a disaggregated system")
+    left = {name: facts for name, facts in left.items() if name not in of_roles}
+    groups: list[list[str]] = []
+    for name in left:
+        for group in groups:
+            if _differ_in_a_word([left[one] for one in (*group, name)]):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    items = []
+    for group in groups:
+        unit = left[group[0]]["unit"]
+        names = ", ".join(f"`{name}`" for name in group)
+        items.append(f"- {names}{f' ({unit})' if unit else ''}: {_together([left[name] for name in group])}")
+    return "\n".join([*items, *notes]) + "\n"
+
+
+def _of_role(name: str, facts: dict[str, dict[str, str]]) -> bool:
+    """Whether a column is another one of the table, of the prefill or the decode instances of a disaggregated system."""
+    role, _, base = name.partition("_")
+    if role not in ("prefill", "decode") or base not in facts:
+        return False
+    definition = facts[base]["definition"].partition(";")[0]
+    return facts[name]["definition"] == f"{definition}, of the {role} instances of a disaggregated system"
+
+
+def _differ_in_a_word(facts: list[dict[str, str]]) -> bool:
+    """Whether columns have one type, one unit, and definitions that differ at most in the word at one place."""
+    words = [one["definition"].split(" ") for one in facts]
+    alike = {(one["type"], one["unit"], len(split)) for one, split in zip(facts, words, strict=True)}
+    return len(alike) == 1 and sum(len(set(place)) > 1 for place in zip(*words, strict=True)) <= 1
+
+
+def _together(facts: list[dict[str, str]]) -> str:
+    """One definition: where those of the columns differ, their words stand one after the other."""
+    words = [one["definition"].split(" ") for one in facts]
+    separator = " or " if len(words) == 2 else ", "
+    return " ".join(separator.join(dict.fromkeys(place)) for place in zip(*words, strict=True))
+
+
+def _runs(names: list[str], schema: pa.Schema) -> Iterator[str]:
+    """Names of columns; of more than three that follow each other in the schema, the first and the last."""
+    pairs = set(itertools.pairwise(schema.names))
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and (runs[-1][-1], name) in pairs:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    for run in runs:
+        yield f"`{run[0]}` to `{run[-1]}`" if len(run) > 3 else ", ".join(f"`{name}`" for name in run)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
