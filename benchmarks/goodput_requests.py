@@ -1,4 +1,4 @@
-"""How attainment, and the rate that a search finds, move with the number of requests: the figures of docs/goodput-endings.md.
+"""How attainment, and the rate found, move with the number of requests: the figures of docs/goodput-endings.md.
 
     python benchmarks/goodput_requests.py
 

@@ -70,7 +70,7 @@ def columns(schema: pa.Schema, earlier: dict[str, pa.Schema]) -> str:
 
 
 def _of_role(name: str, facts: dict[str, dict[str, str]]) -> bool:
-    """Whether a column is another one of the table, of the prefill or the decode instances of a disaggregated system."""
+    """Whether a column is another one of the table, of one role of a disaggregated system."""
     role, _, base = name.partition("_")
     if role not in ("prefill", "decode") or base not in facts:
         return False

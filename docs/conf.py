@@ -21,7 +21,16 @@ _PAGES = {
     "Start": ("first-hour", "coming-from", "eight-gpus", "notebooks/policies", "notebooks/disaggregated"),
     "Ask": (
         *("sweeps", "experiment-keys", "running", "resuming", "goodput", "goodput-endings", "placement"),
-        *("placement-trust", "workloads", "conversation", "traces", "public-traces", "performance", "scaling", "options"),
+        *(
+            "placement-trust",
+            "workloads",
+            "conversation",
+            "traces",
+            "public-traces",
+            "performance",
+            "scaling",
+            "options",
+        ),
     ),
     "Read": (
         *("results", "plots", "report", "timeline", "run-directory", "pandas", "measures", "columns", "other-tools"),

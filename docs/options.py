@@ -20,7 +20,9 @@ def page() -> str:
     """The page as Markdown. Options that several commands share stand once, at the end."""
     parser = _parser()
     (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    rows = {name: [(what, _plain(action.help or "")) for action, what in _actions(one)] for name, one in choices.items()}
+    rows = {
+        name: [(what, _plain(action.help or "")) for action, what in _actions(one)] for name, one in choices.items()
+    }
     counts = Counter(row for found in rows.values() for row in found)
     parts = [HEAD]
     for name, command in choices.items():

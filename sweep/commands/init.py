@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = """\
 # What to simulate. `servesweep run FILE` runs it in a few seconds; add --dry-run to see what would run.
-# A list is an axis: the cells are the product of all lists. Every key: docs/experiment-keys.md; every name: servesweep catalog.
+# A list is an axis: the cells are the product of all lists.
+# Every key: docs/experiment-keys.md; every name: servesweep catalog.
 
 [workload] # which requests
 kind = "conversation" # like the Azure conversation trace, no file needed; or "synthetic", or "trace" with a path

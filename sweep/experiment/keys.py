@@ -1,4 +1,4 @@
-"""What a key of an experiment may hold, and when it has an effect (docs/experiment-keys.md). The keys are in `config`."""
+"""What a key of an experiment may hold, and when it has an effect. The keys are in `config`."""
 
 from __future__ import annotations
 

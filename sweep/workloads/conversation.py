@@ -1,6 +1,6 @@
 """Traffic that needs no file: requests like those of the Azure LLM inference trace 2023, conversation.
 
-The statistics are in configs/conversation_statistics.toml; docs/conversation.md says how well they describe the trace. S is
+The statistics are in configs/conversation_statistics.toml; docs/conversation.md says how good they are. S is
 the number of segments of the trace with a rate of their own, P that of its periods with lengths of their own, B that of
 the bins of each length, in equal shares of the requests.
 """

@@ -217,7 +217,7 @@ def test_the_page_of_columns_is_that_of_the_schemas(monkeypatch):
     sys.modules.pop("columns")
 
 
-MOST_WORDS = 25_000
+MOST_WORDS = 26_500
 
 
 def test_the_pages_stay_short():
@@ -228,7 +228,7 @@ def test_the_pages_stay_short():
 def test_every_page_that_the_code_names_exists():
     files = [file for part in ("sweep", "kernels", "configs", "benchmarks") for file in (ROOT / part).rglob("*.*")]
     texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml", ".js", ".html")]
-    named = {name for text in texts for name in re.findall(r"\bdocs/[\w-]+\.md", text)}
+    named = {name for text in texts for name in re.findall(r"(?<![\w/])docs/[\w-]+\.md", text)}
     assert named - set(NAMES) == set()
     assert named
 
