@@ -18,7 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 from servesweep import Lane, Result, attainment, find_goodput, max_rate
-from servesweep.goodput.search import Question, searched_plan
+from servesweep.goodput.options import GoodputOptions
+from servesweep.goodput.search import searched_plan
 from servesweep.serving.reference_answers import answer
 
 SLO = {"ttft": 500.0, "tpot": 25.0}
@@ -65,7 +66,7 @@ def main() -> None:
     parser.add_argument("--reference-cells", type=int, default=3)
     args = parser.parse_args()
     config = experiment(args.requests)
-    plan = searched_plan(config, Question(), slo=SLO)
+    plan = searched_plan(config, GoodputOptions(), slo=SLO)
     assert len(plan.cells) == 100, len(plan.cells)
     picked = np.linspace(0, 99, 2 * args.reference_cells + 1).astype(int)[1::2].tolist()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         run_prefill_only,
     )
     from .serving.whole_steps import Request, simulate
-    from .tables.build import load
+    from .tables.reading import load
     from .workloads.conversation import conversation_workload
     from .workloads.traces import load_trace, read_trace
     from .workloads.workload import LognormalLen, Workload, lognormal_len, make_workload
@@ -64,7 +64,7 @@ _MODULES = {
         "run_disaggregated",
         "run_prefill_only",
     ),
-    "tables.build": ("load",),
+    "tables.reading": ("load",),
     "workloads.traces": ("load_trace", "read_trace"),
     "workloads.workload": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
 }

@@ -80,15 +80,16 @@ def add(commands: Commands) -> None:
 
 def _goodput(options: argparse.Namespace) -> int:
     from ..analysis.ranking import slo_words, workload_texts, workloads_text
-    from ..goodput.search import Question, search_plan, searched_plan
+    from ..goodput.options import GoodputOptions
+    from ..goodput.search import search_plan, searched_plan
     from ..reports.goodput_tables import check_baseline, frontier, goodput_json, lines, print_frontier
 
-    question = Question(
+    wanted = GoodputOptions(
         options.attainment, options.lo, options.hi, options.iters, options.rel_tol, options.find_upper, options.joint
     )
     plan = searched_plan(
         options.config,
-        question,
+        wanted,
         slo=options.slo,
         warmup=options.warmup,
         cooldown=options.cooldown,
@@ -98,14 +99,14 @@ def _goodput(options: argparse.Namespace) -> int:
     baseline = check_baseline(plan, options.baseline)
     if not options.quiet:
         say(workloads_text(workload_texts(plan)))
-    found = search_plan(plan, question, workers=options.workers, out=options.out, progress=not options.quiet)
+    found = search_plan(plan, wanted, workers=options.workers, out=options.out, progress=not options.quiet)
     best = frontier(found.df)
     if options.json:
         print_json(goodput_json(found, best, baseline))
     else:
-        slos = slo_words(found.df) if question.joint else f"{slo_words(found.df)}, each on its own"
-        print_frontier(best, baseline, question.attainment, slos)
-        print("\n".join(lines(best, baseline, question.attainment)))
+        slos = slo_words(found.df) if wanted.joint else f"{slo_words(found.df)}, each on its own"
+        print_frontier(best, baseline, wanted.attainment, slos)
+        print("\n".join(lines(best, baseline, wanted.attainment)))
         for warning in found.warnings:
             print(f"Warning: {warning}")
     if not options.quiet:

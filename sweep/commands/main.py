@@ -151,7 +151,8 @@ def _run(options: argparse.Namespace) -> int:
 def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     from ..analysis.ranking import plan_json, plan_text
     from ..runner.batches import estimate, make_batches
-    from ..runner.runner import check_directory, choose_workers, output_directory
+    from ..runner.directory import check_directory, output_directory
+    from ..runner.runner import choose_workers
 
     check_directory(output_directory(plan.experiment, options.out))
     workers = choose_workers(plan, plan.feasible, options.workers)

@@ -30,7 +30,7 @@ def load_run(name: str, table: str = "cells", where: str | None = None) -> pd.Da
     """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong."""
     from ..analysis.selection import find_run, rows_where
     from ..experiment.tables import ConfigError
-    from ..tables.build import load
+    from ..tables.reading import load
 
     try:
         frame = load(find_run(name), table)

@@ -20,16 +20,18 @@ import pyarrow.parquet as pq
 from .. import checks
 from ..experiment.plan import Plan
 from ..experiment.tables import TABLES, ConfigError, Experiment
-from ..runner.runner import environment, output_directory, prepare_directory, write_json
+from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..tables.build import placement_table, write_table
+from ..tables.filenames import PLACEMENT_FACTS, PLACEMENT_FILES, table_file
 from ..tables.schemas import PLACEMENT_SCHEMA
-from .search import Goodput, Question, search_plan, searched_experiment, searched_plan
+from .options import GoodputOptions
+from .search import Goodput, search_plan, searched_experiment, searched_plan
 from .splits import Parallelism, Split, balanced_split, choose_split
+from .verdict import placement_cautions, placement_verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTPUTS = ("placement.parquet", "placement.json")
 ROLE_SLOS = {"prefill": "ttft", "decode": "tpot"}
 
 Row = Mapping[str, Any]  # of the goodput or the placement table
@@ -52,7 +54,7 @@ class Placement:
     """
 
     experiment: Experiment
-    question: Question
+    options: GoodputOptions
     directory: Path
     n_gpus: int
     split: Split
@@ -66,7 +68,7 @@ class Placement:
     @cached_property
     def df(self) -> pd.DataFrame:
         """One row a candidate, the best of each part first; units and definitions in `df.attrs`."""
-        from ..tables.build import load
+        from ..tables.reading import load
 
         return load(self.directory, "placement")
 
@@ -124,63 +126,61 @@ def find_placement(
     """
     started = time.perf_counter()
     checks.whether("exhaustive", exhaustive)
-    question = Question(attainment, lo, hi, rel_tol=rel_tol, find_upper=True)
+    options = GoodputOptions(attainment, lo, hi, rel_tol=rel_tol, find_upper=True)
     experiment = placed_experiment(
-        config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings
+        config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings
     )
     n_gpus = _gpus(experiment, n_gpus)
-    plans = {role: role_plan(experiment, question, role, n_gpus) for role in ROLE_SLOS}
-    directory = prepare_directory(output_directory(experiment, out), OUTPUTS)
+    plans = {role: role_plan(experiment, options, role, n_gpus) for role in ROLE_SLOS}
+    directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES)
 
     def search(part: str, plan: Plan) -> Goodput:
-        return search_plan(plan, question, workers=workers, out=directory / part, progress=progress)
+        return search_plan(plan, options, workers=workers, out=directory / part, progress=progress)
 
     found = {role: search(role, plan) for role, plan in plans.items()}
     parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
     prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
     split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
-    plan = joint_plan(experiment, question, n_gpus, parts) if exhaustive else split_plan(experiment, question, split)
+    plan = joint_plan(experiment, options, n_gpus, parts) if exhaustive else split_plan(experiment, options, split)
     found["joint"] = search("joint", plan)
     parts["joint"] = _rows(found["joint"])
     rows = placement_rows(parts, split)
-    facts = {**question.tables(), "n_gpus": n_gpus, "exhaustive": exhaustive}
+    facts = {**options.tables(), "n_gpus": n_gpus, "exhaustive": exhaustive}
     tables = {key: value for key, value in experiment.tables().items() if key != "output"}
     del tables["workload"]["request_rate_rps"]
-    write_table(directory / "placement.parquet", placement_table(rows, {**tables, "placement": facts}))
-
-    from ..reports.placement_tables import cautions, verdict
+    write_table(directory / table_file("placement"), placement_table(rows, {**tables, "placement": facts}))
 
     placement = Placement(
         experiment,
-        question,
+        options,
         directory,
         n_gpus,
         split,
         balanced,
         exhaustive,
-        verdict(rows, exhaustive),
+        placement_verdict(rows, exhaustive),
         (
             *dict.fromkeys(warning for part in found.values() for warning in part.warnings),
-            *cautions(rows, split, balanced),
+            *placement_cautions(rows, split, balanced),
         ),
         sum(part.counts["failed"] for part in found.values()),
         time.perf_counter() - started,
     )
     facts |= {"verdict": placement.verdict, "wall_s": round(placement.wall_s, 3)}
-    write_json(directory / "placement.json", {"experiment": tables, "placement": facts, **environment()})
+    write_json(directory / PLACEMENT_FACTS, {"experiment": tables, "placement": facts, **environment()})
     return placement
 
 
 def placed_experiment(
-    config: str | Path | Mapping[str, Any] | Experiment, question: Question, **options: Any
+    config: str | Path | Mapping[str, Any] | Experiment, options: GoodputOptions, **loading: Any
 ) -> Experiment:
     """An experiment of both kinds of system, so that every key of either may be given; ConfigError if it is no single
     question, or lacks an SLO.
 
-    options  of `searched_experiment`
+    loading  options of `searched_experiment`
     """
     kinds = (["colocated", "disaggregated"], "placement")
-    experiment = searched_experiment(config, question, **options, further={"system.kind": kinds})
+    experiment = searched_experiment(config, options, **loading, further={"system.kind": kinds})
     problems = []
     for table in TABLES:
         for key, values in vars(getattr(experiment, table)).items():
@@ -201,7 +201,7 @@ def placed_experiment(
     return experiment
 
 
-def role_plan(experiment: Experiment, question: Question, role: str, n_gpus: int) -> Plan:
+def role_plan(experiment: Experiment, options: GoodputOptions, role: str, n_gpus: int) -> Plan:
     """One instance of a role, in every parallelism that leaves a GPU for the other role; under its SLO alone."""
     own = {key: values for key, values in vars(getattr(experiment, f"{role}_instance")).items() if values != (None,)}
     held = {**vars(experiment.instance), **own}
@@ -212,7 +212,7 @@ def role_plan(experiment: Experiment, question: Question, role: str, n_gpus: int
     name = ROLE_SLOS[role]
     return searched_plan(
         experiment,
-        question,
+        options,
         slo={name: getattr(experiment.slo, f"{name}_ms")[0]},
         settings={
             **{f"instance.{key}": list(values) for key, values in own.items()},
@@ -223,15 +223,17 @@ def role_plan(experiment: Experiment, question: Question, role: str, n_gpus: int
     )
 
 
-def split_plan(experiment: Experiment, question: Question, split: Split) -> Plan:
+def split_plan(experiment: Experiment, options: GoodputOptions, split: Split) -> Plan:
     """The system of a split, under every SLO."""
     settings: dict[str, Any] = {"system.kind": "disaggregated", "system.n_gpus": split.n_gpus}
     for role, count, one in (("prefill", split.n_prefill, split.prefill), ("decode", split.n_decode, split.decode)):
         settings |= {f"system.n_{role}": count, f"{role}_instance.tp": one.tp, f"{role}_instance.pp": one.pp}
-    return searched_plan(experiment, question, settings=settings)
+    return searched_plan(experiment, options, settings=settings)
 
 
-def joint_plan(experiment: Experiment, question: Question, n_gpus: int, parts: Mapping[str, Sequence[Row]]) -> Plan:
+def joint_plan(
+    experiment: Experiment, options: GoodputOptions, n_gpus: int, parts: Mapping[str, Sequence[Row]]
+) -> Plan:
     """Every disaggregated system of at most `n_gpus`, and every colocated one that has no room for another instance.
 
     parts  rows of each role: parallelisms that cannot run there are left out
@@ -261,7 +263,7 @@ def joint_plan(experiment: Experiment, question: Question, n_gpus: int, parts: M
     for role in ROLE_SLOS:
         settings[f"system.n_{role}"] = list(counts[role])
         settings |= {f"{role}_instance.{key}": values for key, values in degrees[role].items()}
-    plan = searched_plan(experiment, question, settings=settings)
+    plan = searched_plan(experiment, options, settings=settings)
     cells = [plan.cells[at] for at in plan.feasible]
     kept = [
         cell
@@ -315,7 +317,7 @@ def _predicted(row: Row, rates: Mapping[str, Mapping[tuple[int, int], float | No
 
 
 def _rows(found: Goodput) -> list[Row]:
-    rows: list[Row] = pq.read_table(found.directory / "goodput.parquet").to_pylist()
+    rows: list[Row] = pq.read_table(found.directory / table_file("goodput")).to_pylist()
     return rows
 
 

@@ -6,91 +6,32 @@ batches. The answers are those of `max_rate` on each configuration alone, to the
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import checks
-from ..checks import nearest
 from ..experiment.plan import Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
 from ..measures.latencies import SLOS
 from ..runner.backends import BackendLost, InProcess, Processes, iter_outcomes
 from ..runner.batches import MAX_LANES, estimate, make_batches
+from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..runner.progress import Progress, Silent
-from ..runner.runner import choose_workers, environment, output_directory, prepare_directory, write_json
+from ..runner.runner import choose_workers
 from ..runner.tasks import Outcome, make_task
 from ..serving.early_stop import Criterion
-from .bisection import MOST_DOUBLINGS, Search
+from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES
+from .options import NO_SLO, GoodputOptions, parse_slos
 from .searches import Searches
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OUTPUTS = ("goodput.parquet", "probes.parquet", "goodput.json")
-_NO_SLO = 'slo: must be given, as --slo ttft:200 tpot:50, or by keys of [slo] such as "ttft_ms"'
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is searched for. ConfigError names what is wrong, and what is allowed.
-
-    attainment  share of the requests that must meet the SLOs
-    lo, hi      rates searched between, requests/s, each from 1e-9 to 1e9
-    iters       halvings; None: 14, or as many as `rel_tol` takes
-    rel_tol     halve until the ends are this close, hi / lo - 1
-    find_upper  double an upper end that passes until it fails, at most 20 times
-    joint       a request must meet every SLO; otherwise each SLO must reach the attainment on its own
-    """
-
-    attainment: float = 0.9
-    lo: float = 0.05
-    hi: float = 64.0
-    iters: int | None = None
-    rel_tol: float | None = None
-    find_upper: bool = False
-    joint: bool = True
-
-    def __post_init__(self) -> None:
-        problems = []
-        for name, holds, allowed in (
-            ("attainment", lambda x: 0 < x <= 1, "a share above 0 and at most 1"),
-            ("lo", lambda x: 1e-9 <= x <= 1e9, "a rate from 1e-9 to 1e9"),
-            ("hi", lambda x: 1e-9 <= x <= 1e9, "a rate from 1e-9 to 1e9"),
-            ("rel_tol", lambda x: 1e-9 <= x < math.inf, "a number of at least 1e-9, such as 0.01"),
-            ("iters", lambda x: isinstance(x, int) and 0 <= x <= 1000, "a whole number from 0 to 1000"),
-        ):
-            value = getattr(self, name)
-            if value is None and name in ("rel_tol", "iters"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
-                problems.append(f"{name} = {value!r}: must be {allowed}")
-        for name in ("find_upper", "joint"):
-            if not isinstance(getattr(self, name), bool):
-                problems.append(f"{name} = {getattr(self, name)!r}: must be True or False")
-        if not problems and self.lo > self.hi:
-            problems.append(f"lo = {self.lo!r}: must be at most hi, which is {self.hi!r}")
-        if self.iters is not None and self.rel_tol is not None:
-            problems.append(f"iters = {self.iters!r}: has no effect with rel_tol, which halves as often as needed")
-        if problems:
-            raise ConfigError(problems)
-
-    def start(self) -> Search:
-        """A search before its first rate."""
-        halvings = 14 if self.iters is None else self.iters
-        doublings = MOST_DOUBLINGS if self.find_upper else 0
-        return Search(float(self.lo), float(self.hi), halvings, self.rel_tol, doublings)
-
-    def tables(self) -> dict[str, Any]:
-        """The question as plain values, those that decide nothing left out."""
-        iters = 14 if self.iters is None and self.rel_tol is None else self.iters
-        return {key: value for key, value in {**asdict(self), "iters": iters}.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -102,7 +43,7 @@ class Goodput:
     """
 
     experiment: Experiment
-    question: Question
+    options: GoodputOptions
     directory: Path
     counts: Mapping[str, int]
     warnings: tuple[str, ...]
@@ -113,7 +54,7 @@ class Goodput:
     @cached_property
     def df(self) -> pd.DataFrame:
         """One row a configuration; units and definitions in `df.attrs`."""
-        from ..tables.build import load
+        from ..tables.reading import load
 
         return load(self.directory, "goodput")
 
@@ -161,7 +102,7 @@ def find_goodput(
     config     as for `run_grid`. Its request rates are not used, and need not be there
     slo        limits in ms, {"ttft": 200, "tpot": 50} or ["ttft:200", "tpot:50"], of ttft, tpot, e2e, itl_max: these
                and no others. None: those of the experiment
-    attainment, lo, hi, iters, rel_tol, find_upper, joint    see `Question`
+    attainment, lo, hi, iters, rel_tol, find_upper, joint    see `GoodputOptions`
     warmup, cooldown    shares of the requests, the first and the last to arrive, that are not counted; None: those of
                the experiment
     workers, out, trace, settings, progress    as for `run_grid`
@@ -171,16 +112,16 @@ def find_goodput(
     ConfigError before anything runs when something is wrong; a configuration whose simulation fails is a row with
     status "failed". `SearchInterrupted`, a KeyboardInterrupt, on Ctrl-C, after the finished rounds were written.
     """
-    question = Question(attainment, lo, hi, iters, rel_tol, find_upper, joint)
-    plan = searched_plan(config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
+    options = GoodputOptions(attainment, lo, hi, iters, rel_tol, find_upper, joint)
+    plan = searched_plan(config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
     return search_plan(
-        plan, question, workers=workers, out=out, progress=progress, max_lanes=max_lanes, look_ahead=look_ahead
+        plan, options, workers=workers, out=out, progress=progress, max_lanes=max_lanes, look_ahead=look_ahead
     )
 
 
 def searched_plan(
     config: str | Path | Mapping[str, Any] | Experiment,
-    question: Question,
+    options: GoodputOptions,
     *,
     slo: Mapping[str, float] | Sequence[str] | None = None,
     warmup: float | None = None,
@@ -190,16 +131,16 @@ def searched_plan(
 ) -> Plan:
     """The configurations of an experiment: its cells without their rates, all at the lower end of the search."""
     plan = expand(
-        searched_experiment(config, question, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
+        searched_experiment(config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
     )
     if any(all(cell.slo[f"{name}_slo_s"] is None for name in SLOS) for cell in plan.cells):
-        raise ConfigError([f"{plan.experiment.source}: {_NO_SLO}"])
+        raise ConfigError([f"{plan.experiment.source}: {NO_SLO}"])
     return plan
 
 
 def searched_experiment(
     config: str | Path | Mapping[str, Any] | Experiment,
-    question: Question,
+    options: GoodputOptions,
     *,
     slo: Mapping[str, float] | Sequence[str] | None = None,
     warmup: float | None = None,
@@ -212,51 +153,24 @@ def searched_experiment(
     for text in settings if isinstance(settings, Mapping | Sequence) and not isinstance(settings, str) else ():
         if str(text).partition("=")[0].strip() in ("request_rate_rps", "workload.request_rate_rps"):
             raise ConfigError([f"settings {text!r}: has no effect: the rate is searched for, between lo and hi"])
-    options: dict[str, tuple[Any, str]] = {
-        "workload.request_rate_rps": (float(question.lo), "lo"),
+    keys: dict[str, tuple[Any, str]] = {
+        "workload.request_rate_rps": (float(options.lo), "lo"),
         "output.requests": (None, "goodput"),
         "output.steps": (None, "goodput"),
         "output.instances": (None, "goodput"),
     }
     if slo is not None:
         limits = parse_slos(slo)
-        options |= {f"slo.{name}_ms": (limits.get(name), "slo") for name in SLOS}
-    options |= {
+        keys |= {f"slo.{name}_ms": (limits.get(name), "slo") for name in SLOS}
+    keys |= {
         f"slo.{key}": (share, key) for key, share in (("warmup", warmup), ("cooldown", cooldown)) if share is not None
     }
-    return load_experiment(config, trace=trace, settings=settings, options={**options, **(further or {})})
-
-
-def parse_slos(slo: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
-    """Limits in ms by name, from a mapping or from texts such as "ttft:200"; ConfigError for what is none."""
-    if isinstance(slo, Mapping):
-        pairs: list[tuple[str, Any]] = list(slo.items())
-    elif isinstance(slo, Sequence) and not isinstance(slo, str) and all(isinstance(part, str) for part in slo):
-        pairs = [(name, text) for name, _, text in (part.partition(":") for part in slo)]
-    else:
-        raise ConfigError([f'slo={slo!r}: must be limits in ms, {{"ttft": 200}} or ["ttft:200"]'])
-    limits: dict[str, float] = {}
-    problems = []
-    for name, given in pairs:
-        try:
-            value = math.nan if isinstance(given, bool) else float(given)
-        except (TypeError, ValueError, OverflowError):
-            value = math.nan
-        if name not in SLOS:
-            problems.append(f"slo {name!r}: is unknown{nearest(name, SLOS)}")
-        elif name in limits:
-            problems.append(f"slo {name!r}: is given twice")
-        elif not 0 < value < math.inf:
-            problems.append(f"slo {name}:{given}: must be a positive number of milliseconds, as in {name}:200")
-        limits[name] = value
-    if problems or not limits:
-        raise ConfigError(problems or [_NO_SLO])
-    return limits
+    return load_experiment(config, trace=trace, settings=settings, options={**keys, **(further or {})})
 
 
 def search_plan(
     plan: Plan,
-    question: Question,
+    options: GoodputOptions,
     *,
     workers: int | None = None,
     out: str | Path | None = None,
@@ -268,10 +182,10 @@ def search_plan(
     max_lanes = checks.whole("max_lanes", max_lanes, 1)
     look_ahead = look_ahead if look_ahead is None else checks.whole("look_ahead", look_ahead, 1)
     checks.whether("progress", progress)
-    directory = prepare_directory(output_directory(plan.experiment, out), OUTPUTS)
+    directory = prepare_directory(output_directory(plan.experiment, out), GOODPUT_FILES)
     slo = plan.experiment.slo
-    criterion = Criterion(question.attainment, slo.warmup, slo.cooldown, question.joint)
-    searches = Searches(plan, question.start(), criterion, question.tables())
+    criterion = Criterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
+    searches = Searches(plan, options.start(), criterion, options.tables())
     wanted = searches.wanted(max_lanes, look_ahead)
     first = searches.probe_plan(wanted)
     workers = choose_workers(first, first.feasible, workers)
@@ -310,7 +224,7 @@ def search_plan(
             wanted = searches.wanted(max_lanes, look_ahead)
     found = Goodput(
         plan.experiment,
-        question,
+        options,
         directory,
         searches.counts(),
         searches.warnings(),
@@ -329,7 +243,7 @@ def search_plan(
         }
         with _writing(directory):
             searches.write(directory)
-            write_json(directory / "goodput.json", facts)
+            write_json(directory / GOODPUT_FACTS, facts)
     if interrupted:
         kept = f"the rates found so far are in {directory}" if rounds else "nothing was written"
         raise SearchInterrupted(found, f"{len(rounds)} rounds ended; {kept}")

@@ -16,6 +16,7 @@ from ..measures.latencies import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Outcome, Stopping
 from ..serving.early_stop import Criterion
+from ..tables.filenames import table_file
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
 from .expected_rate import averages, expected_rate
 from .findings import ENDINGS, finding
@@ -200,14 +201,14 @@ class Searches:
         columns["cell_id"] = [self.ids[at] for at in places]
         columns["asked"] = [rate in asked[at] for at, rate in pairs]
         columns["met"] = [self.attained[at][rate] >= self.target for at, rate in pairs]
-        write_table(directory / "probes.parquet", probes_table(columns, self.config()))
+        write_table(directory / table_file("probes"), probes_table(columns, self.config()))
 
     def write(self, directory: Path) -> None:
         """Write both tables."""
         from ..tables.build import goodput_table, write_table
 
         self.write_probes(directory)
-        write_table(directory / "goodput.parquet", goodput_table(self.rows(), self.config()))
+        write_table(directory / table_file("goodput"), goodput_table(self.rows(), self.config()))
 
 
 def rates_ahead(searches: int, lanes: int) -> int:

@@ -203,11 +203,11 @@ def _limits_ms(df: pd.DataFrame) -> dict[str, list[float]]:
 
 def goodput_json(found: Goodput, best: Sequence[Best], baseline: str) -> dict[str, Any]:
     """The outcome as plain data; what there is not is null."""
-    target = found.question.attainment
+    target = found.options.attainment
     return {
         "name": found.experiment.name,
         "directory": str(found.directory),
-        "search": found.question.tables(),
+        "search": found.options.tables(),
         "slo_ms": _limits_ms(found.df),
         **found.counts,
         "rounds": found.rounds,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import TARGET, best_by_policy, best_rows, ranked, rejections, slo_words, verdict
 from ..analysis.selection import axes, measured, parameters, plain, plain_text
+from ..tables.filenames import RUN_FACTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +171,7 @@ def _facts(facts: dict[str, Any]) -> list[list[str]]:
 def read_facts(directory: Path) -> dict[str, Any]:
     """What run.json of a run holds; empty when it is not there or cannot be read."""
     try:
-        found = json.loads((directory / "run.json").read_text("utf-8"))
+        found = json.loads((directory / RUN_FACTS).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

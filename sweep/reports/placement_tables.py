@@ -1,102 +1,34 @@
-"""What a placement search tells: its verdict in a line, two tables for the terminal, JSON."""
+"""What a placement search tells: two tables for the terminal, JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import slo_words
 from ..analysis.selection import plain
-from ..goodput.bisection import CONVERGED, UPPER_END_PASSES
 from ..goodput.placement import ROLE_SLOS
+from ..goodput.verdict import Row, format_degrees, format_layout
 from .text_tables import print_table, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..goodput.placement import Placement
-    from ..goodput.splits import Split
 
-Row = Mapping[str, Any]  # of the placement table
 SHOWN = 5  # systems of the joint search in the table
-
-
-def verdict(rows: Sequence[Row], exhaustive: bool) -> str:
-    """The outcome in a line.
-
-    rows  of the placement table, in its order: the best of the joint search first
-    """
-    joint = [row for row in rows if row["part"] == "joint"]
-    chosen = next(row for row in joint if row["is_chosen"])
-    if chosen["max_rate_rps"] is None:
-        reached = f"no rate reaches {100 * chosen['target']:.3g}%: {chosen['reason'] or chosen['error']}"
-    else:
-        at_least = "at least " if chosen["ending"] == UPPER_END_PASSES else ""
-        reached = f"{at_least}{chosen['max_rate_rps']:.3g} req/s, {chosen['goodput_per_gpu_rps']:.2g} per GPU"
-    parts = [f"{words(chosen)}: {reached}"]
-    if exhaustive:
-        for what, system in (("jointly searched", "disaggregated"), ("colocated", "colocated")):
-            rivals = [row for row in joint if row["system"] == system]
-            if rivals:
-                parts.append(_best_words(f"best of {len(rivals)} {what}", rivals[0], chosen))
-    return "; ".join(parts)
-
-
-def cautions(rows: Sequence[Row], split: Split, balanced: Split) -> list[str]:
-    """What the choice rests on that did not simply converge, and a split of other instances that promises more."""
-    found = [
-        f"{row['part']}, {words(row)}: {row['ending'].replace('_', ' ')}: {row['reason']}"
-        for row in rows
-        if row["is_chosen"] and row["ending"] not in (None, CONVERGED)
-    ]
-    if balanced.predicted_rps > split.predicted_rps:
-        found.append(
-            f"the best instances do not divide the GPUs well: {words(split.layout())} is predicted to take "
-            f"{split.predicted_rps:.3g} req/s, {words(balanced.layout())} {balanced.predicted_rps:.3g}"
-        )
-    return found
-
-
-def _best_words(what: str, best: Row, chosen: Row) -> str:
-    if best["is_chosen"]:
-        return f"the {what}"
-    if best["max_rate_rps"] is None:
-        return f"{what}: none reaches the SLOs"
-    if chosen["max_rate_rps"] is None:
-        return f"{what}: {words(best)}, {best['max_rate_rps']:.3g} req/s"
-    more = 100 * (best["max_rate_rps"] / chosen["max_rate_rps"] - 1)
-    return f"{what}: {words(best)}, {abs(more):.2g}% {'more' if more >= 0 else 'less'}"
-
-
-def words(row: Row) -> str:
-    """A system or an instance in words: "2 x prefill tp2 + 1 x decode tp4", "4 x tp2, chunked, budget 512"."""
-    if row["system"] == "disaggregated":
-        parts = (
-            f"{row[f'n_{role}']} x {role} {_degrees(row[f'{role}_tp'], row[f'{role}_pp'])}"
-            for role in ("prefill", "decode")
-        )
-        return " + ".join(parts)
-    text = f"{row['n_instances']} x {_degrees(row['tp'], row['pp'])}"
-    budget = row["chunk_budget"] or row["token_budget"]
-    return ", ".join(
-        [text, *([str(row["policy"])] if row["policy"] else []), *([f"budget {budget}"] if budget else [])]
-    )
-
-
-def _degrees(tp: int, pp: int) -> str:
-    return f"tp{tp}" + (f" pp{pp}" if pp > 1 else "")
 
 
 def print_placement(placement: Placement) -> None:
     """The roles on their own, and the systems: the chosen one, the best of the joint search and the best colocated."""
-    df, target = placement.df, 100 * placement.question.attainment
+    df, target = placement.df, 100 * placement.options.attainment
     rows = _plain_rows(df)
     print_table(
         ("role", "instance", "", "GPUs", "req/s", "req/s/GPU", "ttft p99", "tpot p99", "ending"),
         [
             (
                 row["part"],
-                _degrees(row["tp"], row["pp"]),
+                format_degrees(row["tp"], row["pp"]),
                 "chosen" if row["is_chosen"] else "",
                 str(row["n_gpus"]),
                 *(_number(row[name]) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
@@ -116,7 +48,7 @@ def print_placement(placement: Placement) -> None:
         [
             (
                 what,
-                words(row),
+                format_layout(row),
                 str(row["n_gpus"]),
                 *(_number(row[name]) for name in ("predicted_rps", "max_rate_rps", "goodput_per_gpu_rps")),
                 row["binding_slo"] or "-",
@@ -154,7 +86,7 @@ def placement_json(placement: Placement) -> dict[str, Any]:
         "name": placement.experiment.name,
         "directory": str(placement.directory),
         "n_gpus": placement.n_gpus,
-        "search": placement.question.tables(),
+        "search": placement.options.tables(),
         "predicted_rps": placement.split.predicted_rps,
         "chosen": next(row for row in joint if row["is_chosen"]),
         **{role: [row for row in rows if row["part"] == role] for role in ("prefill", "decode")},

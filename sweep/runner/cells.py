@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ..experiment.plan import RULES_VERSION, Plan
 from ..measures.columns import MEASURES
+from ..tables.filenames import RECORDED, table_file
 from .journal import Record
 from .recorder import Recorded, drop
 from .tasks import Outcome
 
-RECORDED = ("requests", "steps", "instances")  # tables of chosen cells
 FORM = f"{zlib.crc32(' '.join(MEASURES).encode()):08x}"  # of `values` in a record: which measures, in which order
 
 
@@ -160,11 +160,11 @@ class Finished:
         from ..tables.build import cells_table, timings_table, write_table
 
         rows = [at for at, status in enumerate(self.status) if status]
-        write_table(self.directory / "cells.parquet", cells_table(self._columns(rows), _of_cells(self.plan)))
+        write_table(self.directory / table_file("cells"), cells_table(self._columns(rows), _of_cells(self.plan)))
         ids = [self.plan.cells[at].cell_id for at in rows]
         numbers = self.batch[rows].tolist()
         write_table(
-            self.directory / "timings.parquet", timings_table(ids, [self.batches.get(number) for number in numbers])
+            self.directory / table_file("timings"), timings_table(ids, [self.batches.get(number) for number in numbers])
         )
         for table in RECORDED:
             if table in self.recorded:

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-JOURNAL_NAME = "journal.jsonl"
+from ..tables.atomic_write import sync_directory
+from ..tables.filenames import JOURNAL_NAME
+
 JOURNAL_VERSION = 2  # goes up when lines take another form; all before are still read
 
 Record = dict[str, Any]
@@ -74,7 +76,7 @@ class Journal:
             if fresh:
                 os.ftruncate(self._file, 0)
             self._cut_torn_line()
-            _sync_directory(directory)
+            sync_directory(directory)
         except BaseException:
             os.close(self._file)
             raise
@@ -163,11 +165,3 @@ def last_run(path: Path) -> Record:
             if b'"journal":' in line:
                 found = decode_line(line) or found
     return found
-
-
-def _sync_directory(directory: Path) -> None:
-    folder = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

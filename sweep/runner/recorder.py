@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..tables.build import instances_table, requests_table, steps_table, write_table
+from ..tables.filenames import PARTS, table_file
 from ..tables.schemas import SCHEMAS
 
-PARTS = "parts"
 _MAKE: Mapping[str, Callable[[Sequence[tuple[str, Any]]], pa.Table]] = {
     "requests": requests_table,
     "steps": steps_table,
@@ -33,7 +33,7 @@ class Recorded:
 
     def __init__(self, directory: Path, table: str) -> None:
         self.table = table
-        self._final = directory / f"{table}.parquet"
+        self._final = directory / table_file(table)
         self._parts = directory / PARTS
         self._places: dict[str, tuple[Path, int, int]] = {}  # by cell_id: file, and rows from, to
         self._next = 0
@@ -58,7 +58,7 @@ class Recorded:
     def add(self, cells: Sequence[tuple[str, Any]]) -> None:
         """Keep the rows of cells on disk: (cell_id, result or log)."""
         self._parts.mkdir(exist_ok=True)
-        path = self._parts / f"{self._next}.{self.table}.parquet"
+        path = self._parts / f"{self._next}.{table_file(self.table)}"
         self._next += 1
         part = _MAKE[self.table](cells)
         write_table(path, part)
@@ -74,7 +74,7 @@ class Recorded:
             self._parts.rmdir()
 
     def _part_files(self) -> list[Path]:
-        return list(self._parts.glob(f"[0-9]*.{self.table}.parquet"))
+        return list(self._parts.glob(f"[0-9]*.{table_file(self.table)}"))
 
     def _note(self, path: Path, column: pa.ChunkedArray) -> None:
         """Remember where the rows of each cell lie: cells follow each other, each in one piece."""
@@ -111,8 +111,8 @@ class Recorded:
 
 def drop(directory: Path, table: str) -> None:
     """Take away a table that this run was not asked for, and its parts."""
-    (directory / f"{table}.parquet").unlink(missing_ok=True)
-    for path in (directory / PARTS).glob(f"[0-9]*.{table}.parquet"):
+    (directory / table_file(table)).unlink(missing_ok=True)
+    for path in (directory / PARTS).glob(f"[0-9]*.{table_file(table)}"):
         path.unlink()
 
 

@@ -33,7 +33,7 @@ class Run:
     @cached_property
     def df(self) -> pd.DataFrame:
         """One row a cell: every parameter and every measure; units and definitions in `df.attrs`."""
-        from ..tables.build import load
+        from ..tables.reading import load
 
         return load(self.directory)
 

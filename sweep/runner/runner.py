@@ -7,7 +7,6 @@ takes it from there, whatever became of this one.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import platform
 import sys
@@ -23,16 +22,17 @@ from ..experiment.plan import RULES_VERSION, Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
 from ..measures.columns import MEASURES
+from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
 from .backends import Backend, BackendLost, InProcess, Processes, interrupts, iter_outcomes
 from .batches import MAX_LANES, default_workers, estimate, expected_cpu_s, make_batches
-from .cells import FORM, RECORDED, Finished
-from .journal import JOURNAL_NAME, JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
+from .cells import FORM, Finished
+from .directory import environment, output_directory, prepare_directory, write_json
+from .journal import JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
 from .progress import BestSoFar, Progress, Silent
 from .recorder import drop_parts
 from .run import Interrupted, Run, RunStopped
 from .tasks import Outcome, make_task
 
-OUTPUTS = (*(f"{table}.parquet" for table in ("cells", *RECORDED, "timings")), "run.json", JOURNAL_NAME)
 BACKENDS = ("local", "dask", "ray")
 
 
@@ -225,7 +225,7 @@ class Execution:
         run = self.run()
         try:
             self.finished.write()
-            write_json(self.directory / "run.json", self._facts(run))
+            write_json(self.directory / RUN_FACTS, self._facts(run))
         except OSError as error:
             raise self._stopped(error) from None
         return run
@@ -305,16 +305,6 @@ class Execution:
         }
 
 
-def environment() -> dict[str, Any]:
-    """The versions and the machine behind a result."""
-    packages = ("servesweep", "numpy", "pandas", "pyarrow", "joblib")
-    return {
-        "rules_version": RULES_VERSION,
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-    }
-
-
 def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:
     """The number of workers for cells of a plan, at most one for each; ValueError when the one asked for is below 1."""
     if workers is None:
@@ -334,52 +324,3 @@ def check_backend(backend: str, scheduler: str | None, workers: int | None) -> N
         raise ValueError(f"workers={workers!r}: has no effect with backend {backend}, which has the workers it has")
     if backend == "dask" and scheduler is None:
         raise ValueError("scheduler=None: backend dask needs its address, such as tcp://10.0.0.1:8786")
-
-
-def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
-    """Where a run lands: `out`, or a folder of the experiment's name when nothing is said."""
-    return Path("results") / experiment.name if out is None else checks.path("out", out)
-
-
-def check_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> None:
-    """See that the files of a run can be written into a directory, which need not be there yet; ConfigError otherwise.
-
-    Writes nothing.
-    """
-    try:
-        for name in outputs:
-            path = directory / name
-            if path.exists() and not path.is_file():
-                what = "is a directory" if path.is_dir() else "is not a regular file"
-                raise ConfigError(
-                    [f"output {path}: {what}: must be a file, which the run would replace, or not be there"]
-                )
-        there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    except OSError as error:
-        raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
-    if not there.is_dir():
-        raise ConfigError([f"output directory {directory}: cannot be written: {there} is not a directory"])
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError([f"output directory {directory}: cannot be written: {os.strerror(errno.EACCES)}"])
-
-
-def prepare_directory(directory: Path, outputs: Sequence[str] = OUTPUTS) -> Path:
-    """Make the directory of a run and see that its files can be written; ConfigError otherwise."""
-    check_directory(directory, outputs)
-    probe = directory / f".probe.{os.getpid()}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
-    return directory
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

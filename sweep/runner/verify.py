@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 from ..experiment.plan import RULES_VERSION, Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError
-from ..tables.build import cells_table, load
+from ..tables.build import cells_table
+from ..tables.filenames import table_file
+from ..tables.reading import load
 from .cells import Finished
 from .tasks import make_task
 
@@ -50,7 +52,7 @@ def verify_run(
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     plan = expand(load_experiment(config, trace=None if trace is None else str(trace)))
-    table = pq.read_table(directory / "cells.parquet", partitioning=None)
+    table = pq.read_table(directory / table_file("cells"), partitioning=None)
     here = {cell.cell_id: at for at, cell in enumerate(plan.cells)}
     ids, statuses = table["cell_id"].to_pylist(), table["status"].to_pylist()
     if missing := [cell_id for cell_id in ids if cell_id not in here]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..measures.instances import ROLES
 from ..measures.latencies import LATENCIES, PERCENTILES, SLOS
 
+CONFIG_KEY = b"servesweep.config"  # of the metadata of a file: the experiment, as JSON
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -538,6 +539,11 @@ SCHEMAS: dict[str, pa.Schema] = {
     "probes": PROBES_SCHEMA,
     "placement": PLACEMENT_SCHEMA,
 }
+
+
+def table_name(schema: pa.Schema) -> str:
+    """Which table it is the schema of."""
+    return str(schema.metadata[b"servesweep.table"].decode())
 
 
 def units(schema: pa.Schema) -> dict[str, str]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from servesweep import make_workload, max_rate, run_systems
 from servesweep.goodput.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
 from servesweep.goodput.expected_rate import averages, expected_rate
-from servesweep.goodput.search import Question, searched_plan
+from servesweep.goodput.options import GoodputOptions
+from servesweep.goodput.search import searched_plan
 from servesweep.goodput.searches import rates_ahead
 from servesweep.measures.intervals import wilson_interval
 
@@ -108,7 +109,7 @@ def test_rates_are_sought_where_the_answer_should_be():
 
 
 def test_what_a_system_is_expected_to_serve_is_about_what_it_serves():
-    plan = searched_plan({**GRID, "workload": {**GRID["workload"], "n_requests": 2000}}, Question())
+    plan = searched_plan({**GRID, "workload": {**GRID["workload"], "n_requests": 2000}}, GoodputOptions())
     for cell in plan.cells[:: len(plan.cells) // 6]:
         system = cell.system()
         flood = run_systems([replace(system, rate=1000.0)]).result(0)
@@ -154,7 +155,7 @@ def test_wilson_intervals_are_those_of_the_literature():
 def test_what_is_to_be_expected_of_other_systems():
     def rate(**system):
         table = {key: value for key, value in GRID.items() if key != "scheduler"}
-        plan = searched_plan({**table, **system}, Question())
+        plan = searched_plan({**table, **system}, GoodputOptions())
         return [expected_rate(cell.system(), averages(cell.traffic.workload)) for cell in plan.cells]
 
     (one,) = rate(system={"kind": "colocated"}, slo={"ttft_ms": 100})

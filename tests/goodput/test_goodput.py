@@ -9,12 +9,13 @@ from goodput_cases import GRID, QUIET, SEARCH, searched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servesweep import attainment, find_goodput, load, max_rate, run_systems
-from servesweep.goodput.search import Question, parse_slos, searched_plan
+from servesweep.goodput.options import GoodputOptions, parse_slos
+from servesweep.goodput.search import searched_plan
 from servesweep.measures.latencies import SLOS
 from servesweep.tables.schemas import SCHEMAS
 
 
-def alone(cell, question):
+def alone(cell, options):
     """The answer of one configuration, simulated rate by rate on its own, by the public functions alone."""
     limits = {f"{name}_slo": cell.slo[f"{name}_slo_s"] for name in ("ttft", "tpot")}
 
@@ -22,15 +23,13 @@ def alone(cell, question):
         result = run_systems([replace(cell.system(), rate=rate)]).result(0)
         return attainment(result, **limits)
 
-    return max_rate(
-        run, question.attainment, question.lo, question.hi, 14 if question.iters is None else question.iters
-    )
+    return max_rate(run, options.attainment, options.lo, options.hi, 14 if options.iters is None else options.iters)
 
 
 @pytest.fixture(scope="module")
 def alones():
-    question = Question(**SEARCH)
-    return [alone(cell, question) for cell in searched_plan(GRID, question).cells]
+    options = GoodputOptions(**SEARCH)
+    return [alone(cell, options) for cell in searched_plan(GRID, options).cells]
 
 
 # -------------------------------------------------------------------------------------------------------- the numbers
@@ -47,8 +46,8 @@ def test_the_rates_are_those_of_each_configuration_alone(alones, tmp_path, look_
 @settings(max_examples=6)
 def test_any_interval_and_target(tmp_path_factory, target, lo, wide, iters, look_ahead):
     small = {**GRID, "workload": {**GRID["workload"], "n_requests": 60}, "slo": {"ttft_ms": 100, "tpot_ms": 10}}
-    question = Question(target, lo, lo * wide, iters)
-    expected = [alone(cell, question) for cell in searched_plan(small, question).cells]
+    options = GoodputOptions(target, lo, lo * wide, iters)
+    expected = [alone(cell, options) for cell in searched_plan(small, options).cells]
     found = find_goodput(
         small,
         attainment=target,
@@ -106,7 +105,7 @@ def test_without_joint_each_slo_is_met_on_its_own(tmp_path):
 
 def test_slos_replace_those_of_the_experiment_and_take_texts_or_numbers():
     assert parse_slos(["ttft:200", "e2e:5e3"]) == parse_slos({"ttft": 200, "e2e": 5000.0}) == {"ttft": 200, "e2e": 5000}
-    plan = searched_plan(GRID, Question(), slo=["e2e:5000"])
+    plan = searched_plan(GRID, GoodputOptions(), slo=["e2e:5000"])
     assert {tuple(cell.slo[f"{name}_slo_s"] for name in SLOS) for cell in plan.cells} == {(None, None, 5.0, None)}
 
 

@@ -10,7 +10,7 @@ from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
 from servesweep.goodput.splits import Parallelism, balanced_split, best_split, choose_split
-from servesweep.reports.placement_tables import cautions
+from servesweep.goodput.verdict import placement_cautions
 from servesweep.tables.schemas import PLACEMENT_SCHEMA
 
 SMALL = {
@@ -76,11 +76,11 @@ def test_a_split_of_other_instances_that_promises_more_is_found():
     split, balanced = choose_split(16, prefills, decodes), balanced_split(16, prefills, decodes)
     assert (split.n_prefill, split.n_gpus, split.predicted_rps) == (1, 12, 22.0)
     assert (balanced.n_prefill, balanced.n_gpus, balanced.predicted_rps) == (3, 16, 30.0)
-    assert cautions([], split, balanced) == [
+    assert placement_cautions([], split, balanced) == [
         "the best instances do not divide the GPUs well: 1 x prefill tp8 + 1 x decode tp4 is predicted to take 22 "
         "req/s, 3 x prefill tp4 + 1 x decode tp4 30"
     ]
-    assert cautions([], split, split) == []
+    assert placement_cautions([], split, split) == []
 
 
 # ----------------------------------------------------------------------------------------------------------- the search

@@ -67,7 +67,7 @@ def test_frame_has_one_row_a_request_in_the_given_order():
 
 
 def test_frame_has_the_columns_of_the_requests_table():
-    from servesweep.tables.build import REQUESTS_SCHEMA
+    from servesweep.tables.schemas import REQUESTS_SCHEMA
 
     assert ["cell_id", *Result(**ARRAYS).to_frame().columns] == REQUESTS_SCHEMA.names
 

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import servesweep
-import servesweep.runner.runner as runner
 import servesweep.runner.tasks as tasks
 from servesweep.analysis.ranking import best_by_policy, rejections, slo_words, verdict
 from servesweep.experiment.plan import expand
@@ -21,6 +20,7 @@ from servesweep.experiment.tables import ConfigError
 from servesweep.runner.run import Interrupted
 from servesweep.runner.runner import run_grid
 from servesweep.serving.scheduler import run_scheduler
+from servesweep.tables.filenames import RUN_FILES
 
 LENGTH = {"mean": 300, "sigma": 0.8, "lo": 16, "hi": 2000}
 OUTPUT = {"mean": 60, "sigma": 0.8, "lo": 1, "hi": 400}
@@ -264,7 +264,7 @@ def test_every_ready_report_has_a_best_of_each_policy(run):
 # ------------------------------------------------------------------------------------------ what is found before a run
 
 
-@pytest.mark.parametrize("name", runner.OUTPUTS)
+@pytest.mark.parametrize("name", RUN_FILES)
 def test_an_output_that_is_a_directory_is_found_before_the_run(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tasks, "run_systems", None)

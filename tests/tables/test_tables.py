@@ -13,16 +13,9 @@ import pytest
 from servesweep.measures.columns import MEASURES
 from servesweep.measures.result import Result
 from servesweep.tables import schemas
-from servesweep.tables.build import (
-    CELLS_SCHEMA,
-    REQUESTS_SCHEMA,
-    STEPS_SCHEMA,
-    cells_table,
-    load,
-    requests_table,
-    steps_table,
-    write_table,
-)
+from servesweep.tables.build import cells_table, requests_table, steps_table, write_table
+from servesweep.tables.reading import load
+from servesweep.tables.schemas import CELLS_SCHEMA, REQUESTS_SCHEMA, STEPS_SCHEMA
 
 RECIPES = Path(__file__).parents[2] / "docs" / "pandas.md"
 CONFIG = {"name": "small", "axes": {"policy": ["mixed", "chunked"], "rate": [1, 2.5]}}

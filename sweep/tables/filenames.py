@@ -1,0 +1,18 @@
+"""Names of the files in the directory of a run, a search or a placement."""
+
+JOURNAL_NAME = "journal.jsonl"  # what has ended, as it ends
+RUN_FACTS = "run.json"  # how a run went, on which machine
+GOODPUT_FACTS, PLACEMENT_FACTS = "goodput.json", "placement.json"  # likewise
+PARTS = "parts"  # folder of what cells were asked to record, until the run ends
+
+RECORDED = ("requests", "steps", "instances")  # tables of chosen cells
+
+
+def table_file(table: str) -> str:
+    """The name of a table's file."""
+    return f"{table}.parquet"
+
+
+RUN_FILES = (*map(table_file, ("cells", *RECORDED, "timings")), RUN_FACTS, JOURNAL_NAME)
+GOODPUT_FILES = (*map(table_file, ("goodput", "probes")), GOODPUT_FACTS)
+PLACEMENT_FILES = (table_file("placement"), PLACEMENT_FACTS)

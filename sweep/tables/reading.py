@@ -1,0 +1,112 @@
+"""The tables of a run, read back into pandas with units and definitions."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import checks
+from .filenames import JOURNAL_NAME, table_file
+from .schemas import CONFIG_KEY, SCHEMA_VERSION, SCHEMAS, definitions, units
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NOT_CATEGORIES = ("cell_id", "error", "reason")  # text columns of cells whose values hardly repeat
+
+
+def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.DataFrame:
+    """A table of a run as a pandas DataFrame.
+
+    Text parameters are categories in the order of the configuration, whole numbers are Int64 (so that a cell without
+    measures holds <NA>), other numbers float64. `df.attrs` holds plain dicts: "units" and "definitions" by column,
+    and "config", the experiment as it was run.
+
+    Args:
+        run_directory: the directory of a run, such as results/quickstart.
+        table: "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances"
+            (of the cells that a run was asked to record); of a search for goodput "goodput" (one row a search) or
+            "probes" (one row a rate that was simulated); of a placement "placement" (one row a candidate).
+
+    Raises:
+        ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
+            servesweep, or one that a newer servesweep wrote.
+    """
+    if table not in SCHEMAS:
+        raise ValueError(f"table is {table!r}, but must be one of {', '.join(SCHEMAS)}")
+    folder = checks.path("run_directory", run_directory)
+    searched = table in ("goodput", "probes", "placement")
+    cells = folder / table_file(table if searched else "cells")  # the table that knows the experiment
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a run: there is no such directory")
+    path = folder / table_file(table)
+    for file in (cells, path):
+        if file.exists() and not file.is_file():
+            raise ValueError(f"{file} is {'a directory' if file.is_dir() else 'no regular file'}, not a table of a run")
+    if searched and not path.exists():
+        command = "placement" if table == "placement" else "goodput"
+        how = f"`servesweep {command}` writes it{'' if table == 'probes' else ' when it ends'}"
+        raise ValueError(f"{folder} is not a finished search: it has no {path.name}; {how}")
+    if not cells.exists():
+        began = (folder / JOURNAL_NAME).exists()
+        rest = "the run was stopped; start it again, and it goes on" if began else "it has no cells.parquet"
+        found = [name for name in ("goodput", "placement") if (folder / table_file(name)).exists()]
+        if found and not began:
+            read = f'load(..., table="{found[0]}") or `servesweep export --table {found[0]}`'
+            rest = f"it is a search, whose answer {read} gives"
+        raise ValueError(f"{folder} is not a finished run: {rest}")
+    if not path.exists():
+        raise ValueError(
+            f"{folder} has no {path.name}: the run was not asked to record {table}. Run it again with --{table} CELLS, "
+            f'or with {table} = CELLS in [output] of its experiment; CELLS is "all", or chooses some cells'
+        )
+    data = _read(path, table)
+    frame = _to_pandas(data)
+    metadata = data.schema.metadata if cells == path else _read_schema(cells, "cells").metadata
+    frame.attrs = {
+        "units": units(data.schema),
+        "definitions": definitions(data.schema),
+        "config": json.loads(metadata.get(CONFIG_KEY, b"{}")),
+    }
+    return frame
+
+
+def _read_schema(path: Path, table: str) -> pa.Schema:
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+    metadata = schema.metadata or {}
+    version = metadata.get(b"servesweep.schema_version", b"").decode()
+    if metadata.get(b"servesweep.table", b"").decode() != table or not version.isdecimal():
+        raise ValueError(f"{path} is not a {table} table written by servesweep")
+    if int(version) > SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has schema version {version}, but this servesweep reads up to {SCHEMA_VERSION}: upgrade servesweep"
+        )
+    return schema
+
+
+def _read(path: Path, table: str) -> pa.Table:
+    _read_schema(path, table)
+    try:
+        return pq.read_table(path, partitioning=None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+
+
+def _to_pandas(data: pa.Table) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = data.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get, ignore_metadata=True)
+    for field in data.schema:
+        if field.type == pa.string() and field.name not in _NOT_CATEGORIES:
+            # Rows are in plan order, so values appear in the order that the configuration lists them.
+            order = [value for value in data[field.name].unique().to_pylist() if value is not None]
+            frame[field.name] = pd.Categorical(frame[field.name], categories=order)
+    return frame
