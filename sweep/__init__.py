@@ -18,18 +18,15 @@ if TYPE_CHECKING:
     from .measures.result import LaneResults, Result
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
+    from .serving.routers import ROUTERS
     from .serving.run import run_systems
+    from .serving.run_one import run_colocated, run_decode_only, run_disaggregated, run_prefill_only
     from .serving.scheduler import Lane, run_lanes, run_scheduler
-    from .serving.stages import ROUTERS
     from .serving.systems import (
         Colocated,
         DecodeOnly,
         Disaggregated,
         PrefillOnly,
-        run_colocated,
-        run_decode_only,
-        run_disaggregated,
-        run_prefill_only,
     )
     from .serving.whole_steps import Request, simulate
     from .tables.reading import load
@@ -52,19 +49,16 @@ _MODULES = {
     "workloads.conversation": ("conversation_workload",),
     "serving.run": ("run_systems",),
     "serving.scheduler": ("Lane", "run_lanes", "run_scheduler"),
-    "serving.stages": ("ROUTERS",),
+    "serving.routers": ("ROUTERS",),
     "hardware.step_times": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
     "serving.systems": (
         "Colocated",
         "DecodeOnly",
         "Disaggregated",
         "PrefillOnly",
-        "run_colocated",
-        "run_decode_only",
-        "run_disaggregated",
-        "run_prefill_only",
     ),
     "tables.reading": ("load",),
+    "serving.run_one": ("run_colocated", "run_decode_only", "run_disaggregated", "run_prefill_only"),
     "workloads.traces": ("load_trace", "read_trace"),
     "workloads.workload": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
 }

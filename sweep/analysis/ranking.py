@@ -215,8 +215,8 @@ def plan_json(plan: Plan, estimate: Estimate, workers: int) -> dict[str, Any]:
     """What a run would do, as plain data."""
     reasons: dict[str, int] = {}
     for cell in plan.cells:
-        if cell.setup.infeasible is not None:
-            reasons[cell.setup.infeasible] = reasons.get(cell.setup.infeasible, 0) + 1
+        if cell.spec.infeasible is not None:
+            reasons[cell.spec.infeasible] = reasons.get(cell.spec.infeasible, 0) + 1
     return {
         "name": plan.experiment.name,
         "axes": {key: list(values) for key, values in plan.axes.items()},

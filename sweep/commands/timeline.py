@@ -60,8 +60,8 @@ def _timeline(options: argparse.Namespace) -> int:
         if len(chosen) > 1:
             raise ValueError(f"--cell {options.cell}: chooses {len(chosen):,} cells, but a timeline is of one")
         cell = plan.cells[chosen[0]]
-        if cell.setup.infeasible is not None:
-            raise ValueError(f"cell {cell.cell_id} cannot run: {cell.setup.infeasible}")
+        if cell.spec.infeasible is not None:
+            raise ValueError(f"cell {cell.cell_id} cannot run: {cell.spec.infeasible}")
         found = timeline(cell.system())
     except ValueError as error:
         raise ConfigError([str(error)]) from None

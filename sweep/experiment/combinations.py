@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from ..serving.policies import MEMORIES, POLICIES
+from ..serving.systems import SYSTEMS
 from .tables import SchedulerTable, SystemTable
+
+Row = TypeVar("Row")
+
+_DEFAULT_POLICIES = ("mixed", "prefill_first")  # the first that goes with every memory; the last goes with all
 
 
 def fits(kind: str, policy: str | None, memory: str | None) -> bool:
     """Whether a system of this kind can have this policy and memory; None where it has none."""
-    if memory == "unlimited":
-        return kind == "colocated"
-    return memory != "reserve" or policy != "mixed"
+    system = SYSTEMS[kind]
+    if memory is not None and memory not in system.memories:
+        return False
+    return policy is None or memory is None or memory in POLICIES[policy].memories
 
 
 def clashes(system: SystemTable, scheduler: SchedulerTable) -> list[tuple[str, list[str], str]]:
@@ -24,23 +31,24 @@ def clashes(system: SystemTable, scheduler: SchedulerTable) -> list[tuple[str, l
     possible = {
         (kind, policy, memory)
         for kind in system.kind
-        for policy in (scheduler.policy if kind == "colocated" else (None,))
-        for memory in ((None,) if kind == "prefill_only" else scheduler.memory)
+        for policy in (scheduler.policy if SYSTEMS[kind].has_policy else (None,))
+        for memory in (scheduler.memory if SYSTEMS[kind].memories else (None,))
         if fits(kind, policy, memory)
     }
     kinds, policies, memories = (set(values) for values in zip(*possible, strict=True)) if possible else (set(),) * 3
     found = []
-    for kind in [kind for kind in system.kind if kind not in kinds and kind != "colocated"]:
-        found.append(("memory", list(scheduler.memory), f'must be reserve or paged for system.kind = "{kind}"'))
-    if "colocated" in system.kind:
+    for kind in [kind for kind in system.kind if kind not in kinds and not SYSTEMS[kind].has_policy]:
+        allowed = " or ".join(SYSTEMS[kind].memories)
+        found.append(("memory", list(scheduler.memory), f'must be {allowed} for system.kind = "{kind}"'))
+    if any(SYSTEMS[kind].has_policy for kind in system.kind):
+        able = [row.name for row in POLICIES.values() if set(row.memories) & set(scheduler.memory)]
         for policy in [policy for policy in scheduler.policy if policy not in policies]:
-            words = f"cannot be with memory = {_quoted(scheduler.memory)}: must be prefill_first or chunked"
+            words = f"cannot be with memory = {_quoted(scheduler.memory)}: must be {' or '.join(able)}"
             found.append(("policy", [policy], words))
-    if not found and system.kind != ("prefill_only",):
+    if not found and any(SYSTEMS[kind].memories for kind in system.kind):
         for memory in [memory for memory in scheduler.memory if memory not in memories]:
-            other = f"system.kind = {_quoted(system.kind)}"
-            if memory == "reserve":
-                other = f"policy = {_quoted(scheduler.policy)}"
+            some_kind = any(memory in SYSTEMS[kind].memories for kind in system.kind)
+            other = f"policy = {_quoted(scheduler.policy)}" if some_kind else f"system.kind = {_quoted(system.kind)}"
             found.append(("memory", [memory], f"cannot be with {other}"))
     return found
 
@@ -58,11 +66,16 @@ def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
     memory = "unlimited"
     if {"block_size", "num_blocks"} & entries.keys():
         memory = "paged"
-    elif "chunk_budget" in entries or any(kind != "colocated" for kind in kinds):
-        memory = "reserve"  # unlimited memory is for colocated systems only
-    # mixed is no policy of reserved memory
-    policy = "prefill_first" if "reserve" in _listed(entries.get("memory", memory)) else "mixed"
-    return {"memory": (memory,), "policy": (policy,)}
+    elif "chunk_budget" in entries or not all(memory in row.memories for row in _rows(SYSTEMS, kinds)):
+        memory = "reserve"
+    memories = [name for name in MEMORIES if name in _listed(entries.get("memory", memory))]
+    able = [name for name in _DEFAULT_POLICIES if all(one in POLICIES[name].memories for one in memories)]
+    return {"memory": (memory,), "policy": (able[0],)}
+
+
+def _rows(registered: Mapping[str, Row], names: list[Any]) -> list[Row]:
+    """Those of these names that there are; a value of a file may be anything."""
+    return [row for name, row in registered.items() if name in names]
 
 
 def _listed(value: Any) -> list[Any]:

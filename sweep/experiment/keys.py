@@ -36,6 +36,10 @@ class Needs:
         return any(all(condition.test(point.get(condition.key)) for condition in way) for way in self.ways)
 
 
+ANYWHERE = Needs(((),))
+"""Nothing is needed."""
+
+
 def needs(key: str, *values: str) -> Needs:
     """The key holds one of these values."""
     words = " or ".join(f'{key} = "{value}"' for value in values)

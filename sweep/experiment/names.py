@@ -5,31 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 
 from ..hardware import catalogue
+from ..serving.policies import MEMORIES, POLICIES
+from ..serving.routers import ROUTERS
+from ..serving.systems import SYSTEMS
 
-POLICIES = {
-    "mixed": "whole prompts run beside the decodes",
-    "chunked": "prompts in pieces beside the decodes, at most token_budget tokens a step",
-    "prefill_first": "a step either prefills (at most max_tokens tokens) or decodes",
-}
-SYSTEMS = {
-    "colocated": "instances that prefill and decode",
-    "disaggregated": "prefill instances that send the KV cache to decode instances over a link",
-    "prefill_only": "prefill instances alone: TTFT",
-    "decode_only": "decode instances alone; requests arrive with their KV and first token",
-}
-ROUTERS = {
-    "least_loaded": "the instance with the fewest requests queued or running (prefill: tokens queued)",
-    "least_outstanding": "the one with the fewest requests that are not done",
-    "least_tokens": "the one with the fewest tokens of requests that are not done",
-    "round_robin": "one after the other",
-    "random": "any",
-    "power_of_two": "the better of two drawn at random",
-}
-MEMORIES = {
-    "reserve": "prompt + output tokens are set aside at admission; no preemption",
-    "paged": "blocks of block_size tokens, taken as a request grows; preemption when they run out",
-    "unlimited": "KV memory never runs out",
-}
 WORKLOADS = {
     "conversation": "lengths and arrivals like the Azure conversation trace, no file needed",
     "synthetic": "lengths and arrivals drawn from distributions",
@@ -60,9 +39,9 @@ def listed() -> dict[str, dict[str, str]]:
             for c in chips
         },
         "links": {x.name: f"{x.bytes_per_s / 1e9:g} GB/s, {1e6 * x.alpha_s:g} us" for x in links},
-        "systems": SYSTEMS,
-        "policies": POLICIES,
-        "routers": ROUTERS,
+        "systems": {row.name: row.meaning for row in SYSTEMS.values()},
+        "policies": {row.name: row.meaning for row in POLICIES.values()},
+        "routers": {row.name: row.meaning for row in ROUTERS.values()},
         "memories": MEMORIES,
         "workloads": WORKLOADS,
         "arrivals": ARRIVALS,

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..measures.latencies import SLOS
+from ..serving.system import System
 from ..workloads.workload import LognormalLen, Workload, make_workload
 from .keys import column_of, key_names
-from .setups import SETUP_TABLES, Setup, System, make_setups, points
+from .specs import SYSTEM_TABLES, SystemSpec, make_specs, points
 from .tables import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
 
 RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
@@ -45,7 +46,7 @@ class Cell:
 
     cell_id: str
     traffic: Traffic
-    setup: Setup
+    spec: SystemSpec
     slo: Mapping[str, Any]
     request_rate_rps: float
 
@@ -55,13 +56,13 @@ class Cell:
             "cell_id": self.cell_id,
             **self.traffic.columns,
             "request_rate_rps": self.request_rate_rps,
-            **self.setup.columns,
+            **self.spec.columns,
             **self.slo,
         }
 
     def system(self) -> System:
         """The cell as the engine takes it."""
-        return self.setup.system(self.traffic.workload, self.request_rate_rps)
+        return self.spec.system(self.traffic.workload, self.request_rate_rps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class Plan:
     @property
     def feasible(self) -> list[int]:
         """Positions of the cells that can be simulated."""
-        return [at for at, cell in enumerate(self.cells) if cell.setup.infeasible is None]
+        return [at for at, cell in enumerate(self.cells) if cell.spec.infeasible is None]
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -144,19 +145,19 @@ def expand(experiment: Experiment) -> Plan:
     """
     traffics = _traffics(experiment)
     _check_rates(experiment, traffics)
-    setups, rates = make_setups(experiment), experiment.workload.request_rate_rps
-    if all(setup.infeasible for setup in setups):
-        reasons = dict.fromkeys(setup.infeasible for setup in setups)
-        where = experiment.with_options(*SETUP_TABLES)
+    specs, rates = make_specs(experiment), experiment.workload.request_rate_rps
+    if all(spec.infeasible for spec in specs):
+        reasons = dict.fromkeys(spec.infeasible for spec in specs)
+        where = experiment.with_options(*SYSTEM_TABLES)
         raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
     slos = {kind: _slos(experiment, kind) for kind in experiment.system.kind}
     cells = tuple(
-        Cell(cell_id[:16], traffic, setup, slo, rate)
+        Cell(cell_id[:16], traffic, spec, slo, rate)
         for traffic in traffics
-        for setup in setups
-        for slo in slos[setup.kind]
+        for spec in specs
+        for slo in slos[spec.kind]
         for rate, cell_id in zip(
-            rates, content_ids(identity(traffic, setup, slo), "request_rate_rps", rates), strict=True
+            rates, content_ids(identity(traffic, spec, slo), "request_rate_rps", rates), strict=True
         )
     )
     plan = Plan(experiment, cells)
@@ -171,12 +172,12 @@ def expand(experiment: Experiment) -> Plan:
     return plan
 
 
-def identity(traffic: Traffic, setup: Setup, slo: Mapping[str, Any]) -> dict[str, Any]:
+def identity(traffic: Traffic, spec: SystemSpec, slo: Mapping[str, Any]) -> dict[str, Any]:
     """All that changes the answer of a cell, but its rate."""
     return {
         "rules": RULES_VERSION,
         "workload": traffic.identity,
-        **setup.identity,
+        **spec.identity,
         # Of the SLOs, these two always count: an SLO that is added later changes no id where it is not set.
         "slo": {key: value for key, value in slo.items() if value is not None or key in ("ttft_slo_s", "tpot_slo_s")},
     }
@@ -214,20 +215,20 @@ def _repeated(plan: Plan) -> list[str]:
         before = first.setdefault(cell.cell_id, at)
         if before != at:
             axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
-            where = plan.experiment.with_options("workload", *SETUP_TABLES, "slo")
+            where = plan.experiment.with_options("workload", *SYSTEM_TABLES, "slo")
             return [f"{where}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
     return []
 
 
 def _refused(plan: Plan) -> list[str]:
-    """What the engine refuses, for whole traffics and set-ups: with rates and SLOs it has nothing to do."""
-    pairs = {(id(cell.traffic), id(cell.setup)): cell for cell in plan.cells if cell.setup.infeasible is None}
+    """What the engine refuses, for whole traffics and systems: with rates and SLOs it has nothing to do."""
+    pairs = {(id(cell.traffic), id(cell.spec)): cell for cell in plan.cells if cell.spec.infeasible is None}
     problems = []
     for cell in pairs.values():
         try:
             cell.system()
         except ValueError as error:
-            where = plan.experiment.with_options(*SETUP_TABLES)
+            where = plan.experiment.with_options(*SYSTEM_TABLES)
             problems.append(f"{where}: {cell.traffic.columns['workload']}: {error}")
     return list(dict.fromkeys(problems))
 

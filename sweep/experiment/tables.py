@@ -6,6 +6,7 @@ in `experiment_file`; what the axes multiply to is in `plan`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,13 +15,13 @@ from typing import Any
 from ..checks import MAX_TOKENS, nearest
 from ..hardware import catalogue
 from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
-from ..serving.scheduler import POLICIES
-from ..serving.stages import ROUTERS
-from ..serving.systems import COLOCATED_MEMORIES, MAX_INSTANCES
+from ..serving.policies import DEFAULTS, MEMORIES, POLICIES, SCHEDULED
+from ..serving.routers import DEFAULT_ROUTER, ROUTERS
+from ..serving.systems import MAX_INSTANCES, SYSTEMS
 from ..workloads.trace_formats import FORMATS
 from ..workloads.traces import ON_BAD
 from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
-from .keys import Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
+from .keys import ANYWHERE, Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
 
 KINDS = ("conversation", "synthetic", "trace")
 TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens")
@@ -35,10 +36,10 @@ class ConfigError(ValueError):
         self.problems = tuple(problems)
 
 
-SYSTEMS = ("colocated", "disaggregated", "prefill_only", "decode_only")
 ROLE_TABLES = ("prefill_instance", "decode_instance")
 
-_ONE_ROLE = ("colocated", "prefill_only", "decode_only")  # systems whose instances are all alike
+_ONE_ROLE = tuple(row.name for row in SYSTEMS.values() if len(row.roles) == 1)  # whose instances are all alike
+_ROLES = tuple(row.name for row in SYSTEMS.values() if len(row.roles) > 1)
 _COUNT: dict[str, Any] = {"lowest": 1, "highest": 2**63 - 1}  # what a column of the tables holds
 _SEED: dict[str, Any] = {"lowest": 0, "highest": 2**63 - 1}
 _INSTANCES: dict[str, Any] = {"lowest": 1, "highest": MAX_INSTANCES}
@@ -57,15 +58,29 @@ _SYNTHETIC = needs("kind", "synthetic")
 _TRACE = needs("kind", "trace")
 _BURSTY = needs("arrivals", "bursty")
 _ALIKE = needs("system.kind", *_ONE_ROLE)
-_DISAGGREGATED = needs("system.kind", "disaggregated")
-_PREFILLS = needs("system.kind", "disaggregated", "prefill_only")  # on instances that do nothing else
-_DECODES = needs("system.kind", "colocated", "disaggregated", "decode_only")
-_HAS_TTFT = needs("system.kind", "colocated", "disaggregated", "prefill_only")
+_DISAGGREGATED = needs("system.kind", *_ROLES)
+_POLICY = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.has_policy))
+_PREFILLS = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.prefills))
+_DECODES = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.decodes))
+_HAS_TTFT = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.has_ttft))
+_SEEDED = tuple(row.name for row in ROUTERS.values() if row.seeded)
 _SEVERAL = above_one("n_instances") | above_one("n_prefill") | above_one("n_decode")
 _PAGED = needs("memory", "paged")
-_SCHEDULED = needs("memory", "paged", "unlimited")  # by the rules of docs/scheduler.md
-_RESERVE = needs("memory", "reserve")
-_CHUNKED = needs("policy", "chunked")
+_SCHEDULED = needs("memory", *SCHEDULED)
+
+
+def _option_of_policies(option: str) -> Needs:
+    """Some policy uses the option, with the memory that it has."""
+    by_memories: dict[tuple[str, ...], list[str]] = {}
+    for row in POLICIES.values():
+        memories = tuple(memory for memory in MEMORIES if option in row.options.get(memory, ()))
+        if memories:
+            by_memories.setdefault(memories, []).append(row.name)
+    ways = [
+        needs("policy", *policies) & (needs("memory", *memories) if len(memories) < len(MEMORIES) else ANYWHERE)
+        for memories, policies in by_memories.items()
+    ]
+    return functools.reduce(Needs.__or__, ways)
 
 
 def _inherited(key: str, on: Callable[[str], Needs] = lambda role: _DISAGGREGATED) -> Needs:
@@ -120,22 +135,21 @@ class WorkloadTable:
 class SystemTable:
     """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis."""
 
-    kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=SYSTEMS))
+    kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=tuple(SYSTEMS)))
     n_instances: tuple[int, ...] = field(
         default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE))
     )
-    n_prefill: tuple[int, ...] = field(
-        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
+    n_prefill: tuple[int, ...] = field(default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ROLES)))
+    n_decode: tuple[int, ...] = field(default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ROLES)))
+    router: tuple[str, ...] = field(
+        default=(DEFAULT_ROUTER,), metadata=as_key(str, names=tuple(ROUTERS), needs=_SEVERAL)
     )
-    n_decode: tuple[int, ...] = field(
-        default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", "disaggregated"))
-    )
-    router: tuple[str, ...] = field(default=(ROUTERS[0],), metadata=as_key(str, names=ROUTERS, needs=_SEVERAL))
     router_seed: tuple[int, ...] = field(
-        default=(0,), metadata=as_key(int, **_SEED, needs=needs("router", "random", "power_of_two"))
+        default=(0,),
+        metadata=as_key(int, **_SEED, needs=needs("router", *(row.name for row in ROUTERS.values() if row.seeded))),
     )
     transfer_link: tuple[str, ...] = field(
-        default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", "disaggregated"))
+        default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", *_ROLES))
     )
     n_gpus: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT))
 
@@ -194,19 +208,22 @@ class RoleTable:
 class SchedulerTable:
     """[scheduler]: batching policy and KV memory. `num_blocks` None: all that the KV capacity holds."""
 
-    policy: tuple[str, ...] = field(
-        default=("mixed",), metadata=as_key(str, names=POLICIES, needs=needs("system.kind", "colocated"))
-    )
-    memory: tuple[str, ...] = field(
-        default=("unlimited",), metadata=as_key(str, names=COLOCATED_MEMORIES, needs=_DECODES)
-    )
+    policy: tuple[str, ...] = field(default=("mixed",), metadata=as_key(str, names=tuple(POLICIES), needs=_POLICY))
+    memory: tuple[str, ...] = field(default=("unlimited",), metadata=as_key(str, names=tuple(MEMORIES), needs=_DECODES))
     max_running: tuple[int, ...] = field(default=(256,), metadata=as_key(int, **_COUNT, needs=_SCHEDULED))
     block_size: tuple[int, ...] = field(default=(16,), metadata=as_key(int, **_COUNT, needs=_PAGED))
     num_blocks: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT, needs=_PAGED))
-    token_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _SCHEDULED))
-    chunk_budget: tuple[int, ...] = field(default=(512,), metadata=as_key(int, **_COUNT, needs=_CHUNKED & _RESERVE))
+    token_budget: tuple[int, ...] = field(
+        default=(DEFAULTS["token_budget"],),
+        metadata=as_key(int, **_COUNT, needs=_option_of_policies("token_budget")),
+    )
+    chunk_budget: tuple[int, ...] = field(
+        default=(DEFAULTS["chunk_budget"],),
+        metadata=as_key(int, **_COUNT, needs=_option_of_policies("chunk_budget")),
+    )
     max_tokens: tuple[int, ...] = field(
-        default=(4096,), metadata=as_key(int, **_COUNT, needs=needs("policy", "prefill_first") | _PREFILLS)
+        default=(DEFAULTS["max_tokens"],),
+        metadata=as_key(int, **_COUNT, needs=_option_of_policies("max_tokens") | _PREFILLS),
     )
 
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.steptime import step_seconds
-from ..serving.run import System
-from ..serving.stages import MOST, Queue, Stage
+from ..serving.stages import MOST, NO_QUEUE, Stage
+from ..serving.system import System
 from ..workloads.workload import Workload
 
 _SHARE = 0.8  # of the rate by averages that meets usual SLOs: the middle of those measured, half of them within 14 %
-_NOTHING = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Averages(NamedTuple):
@@ -45,7 +44,7 @@ def expected_rate(system: System, work: Averages | None) -> float | None:
     """
     if work is None or len(system.stages()) != 1:
         return None
-    stage = system.stage(system.stages()[0], _NOTHING)
+    stage = system.stage(system.stages()[0], NO_QUEUE)
     c, rules = stage.step.coefficients(), stage.rules
     prefill_s = float(step_seconds(c, work.prompt, work.pairs, work.prompt))
     if not rules.decodes:

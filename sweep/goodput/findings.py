@@ -32,7 +32,7 @@ def finding(cell: Cell, search: Search, target: float, asked: Sequence[Probe]) -
     """
     probes = sorted(asked, key=lambda probe: float(probe["request_rate_rps"]))
     ending, reason = _ending(cell, search, target, probes)
-    n_gpus = cell.setup.n_gpus
+    n_gpus = cell.spec.n_gpus
     found: dict[str, Any] = {"target": target, "probes": len(probes), "ending": ending, "reason": reason}
     passing = [probe for probe in probes if probe["met"] and probe["request_rate_rps"] <= search.lo]
     failing = [probe for probe in probes if not probe["met"] and probe["request_rate_rps"] >= search.lo]
@@ -123,12 +123,12 @@ def _too_slow_alone(cell: Cell, target: float) -> str | None:
     A prompt takes at least the time of a step that holds nothing else, a further token that of a decode step which
     reads the prompt and the first token. Waiting, batches and chunks only add to these.
     """
-    work, setup = cell.traffic.workload, cell.setup
+    work, spec = cell.traffic.workload, cell.spec
     prompt, gaps = work.prompt_tokens.astype(np.float64), work.output_tokens - 1
-    prefill = (setup.prefill_step or setup.step).coefficients()
+    prefill = (spec.prefill_step or spec.step).coefficients()
     # Requests of decode_only systems arrive with their first token.
-    prefill_s = step_seconds(prefill, prompt, prompt * (prompt + 1) / 2, prompt) * (setup.kind != "decode_only")
-    decode_s = np.where(gaps > 0, step_seconds(setup.step.coefficients(), 1.0, prompt + 1, prompt + 1), 0.0)
+    prefill_s = step_seconds(prefill, prompt, prompt * (prompt + 1) / 2, prompt) * (spec.kind != "decode_only")
+    decode_s = np.where(gaps > 0, step_seconds(spec.step.coefficients(), 1.0, prompt + 1, prompt + 1), 0.0)
     floors = {"ttft": prefill_s, "tpot": decode_s, "e2e": prefill_s + gaps * decode_s, "itl_max": decode_s}
     what = {
         "ttft": "the prefill of the shortest prompt alone",

@@ -268,7 +268,7 @@ def joint_plan(
     kept = [
         cell
         for cell in cells
-        if cell.setup.prefill_step is not None or cell.setup.n_gpus + cell.setup.step.n_gpus > n_gpus
+        if cell.spec.prefill_step is not None or cell.spec.n_gpus + cell.spec.step.n_gpus > n_gpus
     ]
     return replace(plan, cells=tuple(kept))
 

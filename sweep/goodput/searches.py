@@ -157,7 +157,7 @@ class Searches:
             del found["request_rate_rps"]
             found |= {"target": self.target, "probes": 0}
             if at not in self.states:
-                found |= {"status": "infeasible", "error": cell.setup.infeasible}
+                found |= {"status": "infeasible", "error": cell.spec.infeasible}
             elif at in self.errors:
                 found |= {"status": "failed", "error": self.errors[at]}
             else:

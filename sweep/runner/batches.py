@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..experiment.plan import Plan
-
-SPLIT_ROUTERS = ("round_robin", "random")  # which split the workload before the run
+from ..experiment.specs import SystemSpec
+from ..kernels.state import Rules
 
 MAX_LANES = 1000  # cells; beyond this a batch gains little
 BYTES_PER_REQUEST = 100  # of a cell, in a batch
@@ -36,10 +36,12 @@ class _Kind(NamedTuple):
     """What cells must have in common to share a batch: the engine runs them together then."""
 
     requests: int  # of the workload
-    system: str
-    reserve: bool  # the memory is reserved
-    prefill_first: bool | None  # of reserved memory; without, all policies share batches
-    routed: bool  # instances are tied together at each arrival
+    stages: tuple[tuple[Rules, bool], ...]  # by role: the kind of engine, and whether requests are routed in the run
+
+    @property
+    def routed(self) -> bool:
+        """Whether instances are tied together at each arrival."""
+        return any(routed for _, routed in self.stages)
 
 
 @dataclass(frozen=True)
@@ -121,32 +123,29 @@ def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Esti
 
 def _groups(plan: Plan, cells: Sequence[int]) -> dict[_Kind, _Group]:
     members: dict[_Kind, list[int]] = {}
-    known: dict[tuple[int, int], list[int]] = {}  # members alike, by traffic and set-up: there are far more cells
+    known: dict[tuple[int, int], list[int]] = {}  # members alike, by traffic and system: there are far more cells
     for at in cells:
         cell = plan.cells[at]
-        alike = id(cell.traffic), id(cell.setup)
+        alike = id(cell.traffic), id(cell.spec)
         if alike not in known:
             known[alike] = members.setdefault(_kind_of(plan, at), [])
         known[alike].append(at)
     groups = {}
     for kind, group in members.items():
-        setups = [plan.cells[at].setup for at in group]
-        fewest = 1 if kind.routed else min(setup.n_instances for setup in setups)
-        groups[kind] = _Group(kind, group, sum(setup.n_lanes for setup in setups), kind.requests / fewest)
+        specs = [plan.cells[at].spec for at in group]
+        fewest = 1 if kind.routed else min(spec.n_instances for spec in specs)
+        groups[kind] = _Group(kind, group, sum(map(_lanes, specs)), kind.requests / fewest)
     return groups
 
 
 def _kind_of(plan: Plan, at: int) -> _Kind:
     cell = plan.cells[at]
-    setup = cell.setup
-    return _Kind(
-        len(cell.traffic.workload),
-        setup.kind,
-        setup.options["memory"] == "reserve",
-        setup.options["policy"] == "prefill_first" if setup.options["memory"] == "reserve" else None,
-        setup.n_lanes > setup.n_instances
-        or (setup.n_instances > 1 and setup.layout["router"] not in (None, *SPLIT_ROUTERS)),
-    )
+    return _Kind(len(cell.traffic.workload), tuple((stage.kind, stage.routed) for stage in cell.spec.stages))
+
+
+def _lanes(spec: SystemSpec) -> int:
+    """Rows of the engine: a decode instance has one for each of its pipeline stages."""
+    return sum(stage.instances * stage.lanes for stage in spec.stages)
 
 
 def _split(groups: dict[_Kind, _Group], workers: int, max_lanes: int) -> _Counts:

@@ -34,8 +34,8 @@ class Finished:
     def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan, self.directory = plan, directory
         self.values = np.full((len(plan.cells), len(MEASURES)), np.nan)
-        self.status = ["infeasible" if cell.setup.infeasible else "" for cell in plan.cells]
-        self.error = [cell.setup.infeasible for cell in plan.cells]
+        self.status = ["infeasible" if cell.spec.infeasible else "" for cell in plan.cells]
+        self.error = [cell.spec.infeasible for cell in plan.cells]
         self.batch = np.full(len(plan.cells), -1, np.int64)
         self.batches: dict[int, Record] = {}
         self.reused: list[int] = []

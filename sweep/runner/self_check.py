@@ -18,9 +18,11 @@ import numpy as np
 
 from ..hardware.catalogue import chip, model
 from ..hardware.step_times import StepModel
+from ..serving.policies import DEFAULTS, POLICIES
 from ..serving.reference_answers import answer, disagreement
-from ..serving.run import System, run_systems
+from ..serving.run import run_systems
 from ..serving.scheduler import Lane, run_scheduler
+from ..serving.system import System
 from ..serving.systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
 from ..serving.whole_steps import Request, simulate
 from ..workloads.conversation import conversation_workload
@@ -112,8 +114,11 @@ def _every_system() -> str | None:
     workload = conversation_workload(300, rate=20.0)
     return _as_the_reference(
         {
-            "colocated, prefill_first": Colocated(workload, step, 2),
-            "colocated, chunked": Colocated(workload, step, 2, "chunked"),
+            **{
+                f"colocated, {row.name}": Colocated(workload, step, 2, row.name)
+                for row in POLICIES.values()
+                if "reserve" in row.memories
+            },
             "disaggregated": Disaggregated(workload, step, step, 2, 2),
             "prefill_only": PrefillOnly(workload, step, 2),
             "decode_only": DecodeOnly(workload, step, 2),
@@ -163,7 +168,9 @@ def _sweep() -> str | None:
     return None if content[0] == content[1] else "one process and two workers give different tables"
 
 
-_POLICIES: dict[str, dict[str, Any]] = {"mixed": {}, "chunked": {"token_budget": 512}, "prefill_first": {}}
+_POLICIES: dict[str, dict[str, Any]] = {
+    row.name: {name: DEFAULTS[name] for name in row.options["paged"]} for row in POLICIES.values()
+}
 WORKED_EXAMPLES: list[tuple[list[tuple[str, int, int, int]], dict[str, Any], dict[str, tuple[int, int, int]]]] = [
     (
         [("A", 0, 4, 3), ("B", 0, 2, 1), ("C", 1, 3, 2)],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
     from collections.abc import Set
 
     from ..experiment.plan import Plan
-    from ..experiment.setups import System
+    from ..serving.system import System
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def make_task(
     return Task(
         positions=list(positions),
         systems=[cell.system() for cell in cells],
-        n_gpus=[cell.setup.n_gpus for cell in cells],
+        n_gpus=[cell.spec.n_gpus for cell in cells],
         warmup=plan.experiment.slo.warmup,
         cooldown=plan.experiment.slo.cooldown,
         keep_requests=[at in requests for at in positions],

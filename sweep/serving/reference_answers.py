@@ -13,8 +13,8 @@ from ..measures.result import Result
 from .reference import Observer, RequestState, schedule
 from .reference_steps import ConstantTimes, StepTimes
 from .reference_systems import run_system
-from .run import System
 from .scheduler import Lane
+from .system import System
 from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
 
 _KINDS: dict[type[System], str] = {

@@ -5,7 +5,6 @@ C systems, N requests of the longest workload.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,36 +18,8 @@ from ..measures.result import EarlyStopOutcome, LaneResults
 from ..workloads.workload import Workload
 from .early_stop import Criterion, Verdicts, Window
 from .stages import MOST, Queue, Stage, StageResults, run_stages
+from .system import System
 from .watches import Watches
-
-
-class System(ABC):
-    """One or more instances and their traffic: all that decides an outcome."""
-
-    workload: Workload
-    rate: float  # arrival = workload.arrival_s / rate
-
-    @property
-    def capacity_tokens(self) -> float:
-        """A request whose cache would grow beyond it is rejected; inf where nothing is."""
-        return np.inf
-
-    @property
-    def skips_one_token(self) -> bool:
-        """Whether requests of one token meet no instance that decodes: they are done with their first token."""
-        return False
-
-    @abstractmethod
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
-
-    @abstractmethod
-    def stage(self, role: str, queue: Queue) -> Stage:
-        """The instances of a role, with what they shall serve."""
-
-    def transfer_s(self, prompt_tokens: Ints) -> Floats:
-        """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
-        return np.zeros(prompt_tokens.size)
 
 
 def run_systems(

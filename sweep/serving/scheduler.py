@@ -15,15 +15,15 @@ import numpy as np
 from .. import checks
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine
-from ..kernels.state import NO_END, Rules
+from ..kernels.state import NO_END
 from ..measures.result import LaneResults, Result
 from ..workloads.workload import Workload
-from .run import Queues, System, run_systems
+from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
+from .run import Queues, run_systems
 from .stages import MOST, Batch, Queue, Stage
+from .system import System, capacity_of, default_num_blocks
 
-POLICIES = ("mixed", "chunked", "prefill_first")
-MEMORIES = ("paged", "unlimited")
-DEFAULT_MAX_TOKENS = 4096
+DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class Lane(System):
                 f"step: the weights of {self.step.model.name} do not fit {self.step.n_gpus} x {self.step.chip.name}"
                 f" (tp={self.step.tp}, pp={self.step.pp}, mem_reserve={self.step.mem_reserve}): no room for any KV"
             )
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy={self.policy!r}: must be one of {', '.join(POLICIES)}")
+        memory = "unlimited" if self.block_size is None else "paged"
+        options = policy_of(self.policy, memory).options[memory]
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))
         self._keep("rate", checks.positive("rate", self.rate))
         if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
             raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
         self._check_memory()
-        if self.policy == "chunked":
+        if "token_budget" in options:
             if self.token_budget is None:
-                raise ValueError("token_budget=None: policy 'chunked' needs a token budget")
+                raise ValueError(f"token_budget=None: policy {self.policy!r} needs a token budget")
             self._keep("token_budget", checks.whole("token_budget", self.token_budget, 1))
             if self.token_budget < self.max_running:
                 raise ValueError(
@@ -81,7 +81,7 @@ class Lane(System):
                 )
         elif self.token_budget is not None:
             raise ValueError(f"token_budget={self.token_budget!r}: has no effect under policy {self.policy!r}")
-        if self.policy == "prefill_first":
+        if "max_tokens" in options:
             tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
             self._keep("max_tokens", checks.whole("max_tokens", tokens, 1))
         elif self.max_tokens is not None:
@@ -109,12 +109,10 @@ class Lane(System):
         size = checks.whole("block_size", self.block_size, 1)
         self._keep("block_size", size)
         if self.num_blocks is None:
-            if isinstance(self.step, ConstantStepTime):
-                raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
-            blocks = self.step.kv_capacity_tokens() // size
+            blocks = default_num_blocks(self.step, size)
             if blocks < 1:
                 raise ValueError(
-                    f"block_size={size}: the KV capacity of {self.step.kv_capacity_tokens()} tokens holds no block"
+                    f"block_size={size}: the KV capacity of {capacity_of(self.step, 1)} tokens holds no block"
                 )
             self._keep("num_blocks", blocks)
         self._keep("num_blocks", checks.whole("num_blocks", self.num_blocks, 1))
@@ -135,7 +133,7 @@ class Lane(System):
         return Stage(
             queue,
             self.step,
-            Rules(decode_beside_prefill=self.policy != "prefill_first"),
+            policy_of(self.policy).rules("paged"),
             self.rate,
             max_running=self.max_running,
             block_size=self.block_size,
@@ -179,13 +177,13 @@ def run_scheduler(
     """
     if on_reject not in ("reject", "error"):
         raise ValueError(f"on_reject={on_reject!r}: must be 'reject' or 'error'")
-    if memory not in (None, *MEMORIES):
-        raise ValueError(f"memory={memory!r}: must be one of {', '.join(MEMORIES)}")
+    if memory not in (None, *SCHEDULED):
+        raise ValueError(f"memory={memory!r}: must be one of {', '.join(SCHEDULED)}")
     if memory == "paged" and block_size is None:
         raise ValueError("block_size=None: paged memory needs a block size")
     if memory == "unlimited" and block_size is not None:
         raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
-    batch_tokens = None if policy != "prefill_first" and max_tokens == DEFAULT_MAX_TOKENS else max_tokens
+    batch_tokens = used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged")
     lane = Lane(workload, step, policy, max_running, block_size, num_blocks, token_budget, batch_tokens)
     if on_reject == "error":
         needed = workload.prompt_tokens + workload.output_tokens - 1

@@ -19,16 +19,14 @@ from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine, Totals, new_outcome, prefix_sums
 from ..kernels.gaps import BINS
 from ..kernels.prefill import pairs_of
-from ..kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO, Groups, Router
+from ..kernels.router import Groups, Router
 from ..kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
 from .early_stop import Watch
+from .routers import DEFAULT_ROUTER, ROUTERS
 
 MOST = int(NO_LIMIT) - 1
-ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two")
-_SPLIT = ("round_robin", "random")  # look at nothing: the requests of each instance are known before the run
-_RULE = {"least_loaded": LEAST_LOADED, "least_outstanding": LEAST_OUTSTANDING, "least_tokens": LEAST_TOKENS}
 _WIDTH = 32  # requests that a routed lane has room for at first
 
 Ints = npt.NDArray[np.int64]
@@ -60,6 +58,9 @@ class Queue:
         return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first)
 
 
+NO_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """Instances that share a queue.
@@ -81,7 +82,7 @@ class Stage:
     token_budget: int | None = None
     max_tokens: int | None = None
     pipeline: int = 1
-    router: str = "least_loaded"
+    router: str = DEFAULT_ROUTER
     router_seed: int = 0
     draw_stage: int = 0
 
@@ -93,7 +94,7 @@ class Stage:
     @property
     def routed(self) -> bool:
         """Whether requests are routed while the instances run."""
-        return self.lanes > 1 or (self.instances > 1 and self.router not in _SPLIT)
+        return self.lanes > 1 or (self.instances > 1 and not ROUTERS[self.router].splits)
 
 
 @dataclass
@@ -206,7 +207,7 @@ class Batch:
             key: tuple[Any, ...] = (id(stage.queue),)
             whole = routed or stage.instances == 1
             if not whole:
-                seed = stage.router_seed if stage.router == "random" else None
+                seed = stage.router_seed if ROUTERS[stage.router].seeded else None
                 key += (stage.router, seed, stage.draw_stage, stage.instances)
             if key not in known:
                 known[key] = len(self.queues)
@@ -338,16 +339,15 @@ class Batch:
             row[: stage.instances, : stage.lanes] = np.arange(begin, begin + count).reshape(-1, stage.lanes)
             begin += count
             key = (id(stage.queue), stage.router, stage.router_seed, stage.draw_stage, stage.instances)
-            if stage.router not in _RULE and key not in known:
+            if ROUTERS[stage.router].draw is not None and key not in known:
                 known[key] = end
                 drawn.append(_draws(stage))
                 end += len(stage.queue)
             drawn_row.append(known.get(key, 0))
         which = self.queue_of
-        rules = [_RULE.get(stage.router, POWER_OF_TWO if stage.router == "power_of_two" else DRAWN) for stage in stages]
         groups = Groups(
             lanes=lanes,
-            rule=np.array(rules, np.int64),
+            rule=np.array([ROUTERS[stage.router].rule for stage in stages], np.int64),
             n=np.array([len(stage.queue) for stage in stages], np.int64),
             next=np.zeros(len(stages), np.int64),
             row=which * arrival.shape[1],
@@ -418,19 +418,10 @@ def _split(stage: Stage) -> list[Queue]:
 
 def _draws(stage: Stage) -> npt.NDArray[np.int32]:
     """Instances drawn for every request, two a row; docs/routers.md says how. [n, 2]"""
-    n, instances = len(stage.queue), stage.instances
-    drawn = np.zeros((n, 2), np.int32)
-    rng = np.random.default_rng([stage.router_seed, stage.draw_stage])
-    if stage.router == "round_robin":
-        drawn[:, 0] = np.arange(n) % instances
-    elif stage.router == "random":
-        drawn[:, 0] = np.floor(rng.random(n) * instances)
-    elif instances > 1:
-        pair = rng.random((n, 2))
-        drawn[:, 0] = np.floor(pair[:, 0] * instances)
-        drawn[:, 1] = np.floor(pair[:, 1] * (instances - 1))
-        drawn[:, 1] += drawn[:, 1] >= drawn[:, 0]
-    return drawn
+    draw = ROUTERS[stage.router].draw
+    if draw is None:
+        return np.zeros((len(stage.queue), 2), np.int32)
+    return draw(np.random.default_rng([stage.router_seed, stage.draw_stage]), len(stage.queue), stage.instances)
 
 
 def _limits(values: list[int | None]) -> Floats:

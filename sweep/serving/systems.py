@@ -11,71 +11,20 @@ import numpy.typing as npt
 from .. import checks
 from ..hardware.parts import IB_NDR, Link
 from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
-from ..kernels.state import NO_END, Rules
-from ..measures.result import Result
+from ..kernels.state import Rules
 from ..workloads.workload import Workload
-from .run import System, run_systems
+from .policies import DEFAULTS, MEMORIES, policy_of
+from .routers import DEFAULT_ROUTER
 from .scheduler import DEFAULT_MAX_TOKENS, Lane
-from .stages import MOST, ROUTERS, Queue, Stage
+from .stages import MOST, Queue, Stage
+from .system import CheckedSystem, Step, capacity_of, default_num_blocks, lanes_of
 
-RESERVE_POLICIES = ("prefill_first", "chunked")
-COLOCATED_MEMORIES = ("reserve", "paged", "unlimited")
-DECODE_MEMORIES = ("reserve", "paged")
-DEFAULT_CHUNK_BUDGET = 512
+DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
 MAX_INSTANCES = 2**20
-Step = StepModel | ConstantStepTime
-
-
-class _Checked(System):
-    """Checks that all systems have in common."""
-
-    router: str
-    router_seed: int
-
-    def _keep(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _whole(self, name: str, most: int | None = None) -> None:
-        self._keep(name, checks.whole(name, getattr(self, name), 1, most))
-
-    def _refuse(self, why: str, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect {why}")
-
-    def _check_traffic(self) -> None:
-        if not isinstance(self.workload, Workload):
-            raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
-        self._keep("rate", checks.positive("rate", self.rate))
-        if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
-            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
-        if self.router not in ROUTERS:
-            raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
-        self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
-
-    def _check_steps(self, budget: int | None) -> None:
-        """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""
-        pieces = -(-self.workload.prompt_tokens // (budget or MOST))
-        steps = int(np.sum(self.workload.output_tokens)) + int(np.sum(pieces))
-        if steps >= NO_END:
-            raise ValueError(f"workload: could take {steps} steps, must be fewer than {NO_END:.0f}")
-
-    def _check_step(self, name: str) -> None:
-        step = getattr(self, name)
-        if not isinstance(step, StepModel | ConstantStepTime):
-            raise ValueError(f"{name}={step!r}: must be a StepModel or a ConstantStepTime")
-        if isinstance(step, StepModel) and step.kv_capacity_tokens() == 0:
-            raise ValueError(
-                f"{name}: the weights of {step.model.name} do not fit {step.n_gpus} x {step.chip.name}"
-                f" (tp={step.tp}, pp={step.pp}, mem_reserve={step.mem_reserve}): no room for any KV"
-            )
-
-    def _routing(self) -> dict[str, Any]:
-        return {"router": self.router, "router_seed": self.router_seed, "rate": self.rate}
 
 
 @dataclass(frozen=True)
-class Colocated(_Checked):
+class Colocated(CheckedSystem):
     """Instances that each prefill and decode.
 
     memory        reserve: prompt + output tokens are set aside, policies prefill_first and chunked; paged or unlimited:
@@ -96,7 +45,7 @@ class Colocated(_Checked):
     policy: str = "prefill_first"
     chunk_budget: int | None = None
     max_tokens: int | None = None
-    router: str = "least_loaded"
+    router: str = DEFAULT_ROUTER
     router_seed: int = 0
     memory: str = "reserve"
     max_running: int | None = None
@@ -106,8 +55,7 @@ class Colocated(_Checked):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.memory not in COLOCATED_MEMORIES:
-            raise ValueError(f"memory={self.memory!r}: must be one of {', '.join(COLOCATED_MEMORIES)}")
+        _check_memory("colocated", self.memory)
         self._check_step("step")
         self._check_traffic()
         self._whole("n_instances", MAX_INSTANCES)
@@ -123,15 +71,14 @@ class Colocated(_Checked):
                 self._keep(name, getattr(self._scheduler(), name))
             return
         self._refuse("under reserved memory", "max_running", "block_size", "num_blocks", "token_budget")
-        if self.policy not in RESERVE_POLICIES:
-            raise ValueError(
-                f"policy={self.policy!r}: must be one of {', '.join(RESERVE_POLICIES)} with reserved memory"
-            )
-        used, unused = ("chunk_budget", "max_tokens") if self.policy == "chunked" else ("max_tokens", "chunk_budget")
-        self._refuse(f"under policy {self.policy!r}", unused)
-        if getattr(self, used) is None:
-            self._keep(used, DEFAULT_CHUNK_BUDGET if used == "chunk_budget" else DEFAULT_MAX_TOKENS)
-        self._whole(used)
+        used = policy_of(self.policy, self.memory).options[self.memory]
+        for name in ("chunk_budget", "max_tokens"):
+            if name not in used:
+                self._refuse(f"under policy {self.policy!r}", name)
+                continue
+            if getattr(self, name) is None:
+                self._keep(name, DEFAULTS[name])
+            self._whole(name)
         self._check_steps(self.chunk_budget)
 
     def _scheduler(self) -> Lane:
@@ -155,9 +102,9 @@ class Colocated(_Checked):
         return Stage(
             queue,
             self.step,
-            Rules(decode_beside_prefill=self.policy == "chunked", reserve=True),
+            policy_of(self.policy).rules(self.memory),
             instances=self.n_instances,
-            num_blocks=_capacity(self.step, 1),
+            num_blocks=capacity_of(self.step, 1),
             token_budget=self.chunk_budget,
             max_tokens=self.max_tokens,
             **self._routing(),
@@ -165,7 +112,7 @@ class Colocated(_Checked):
 
 
 @dataclass(frozen=True)
-class PrefillOnly(_Checked):
+class PrefillOnly(CheckedSystem):
     """Instances that only prefill: requests are done with their first token.
 
     max_tokens  prompt tokens of a prefill batch
@@ -177,7 +124,7 @@ class PrefillOnly(_Checked):
     step: Step
     n_instances: int = 1
     max_tokens: int = DEFAULT_MAX_TOKENS
-    router: str = "least_loaded"
+    router: str = DEFAULT_ROUTER
     router_seed: int = 0
     rate: float = 1.0
 
@@ -198,7 +145,7 @@ class PrefillOnly(_Checked):
 
 
 @dataclass(frozen=True)
-class DecodeOnly(_Checked):
+class DecodeOnly(CheckedSystem):
     """Instances that only decode: requests arrive with their KV and their first token.
 
     memory       reserve: prompt + output tokens are set aside; paged: blocks, preemption, see docs/systems.md
@@ -211,7 +158,7 @@ class DecodeOnly(_Checked):
     workload: Workload
     step: Step
     n_instances: int = 1
-    router: str = "least_loaded"
+    router: str = DEFAULT_ROUTER
     router_seed: int = 0
     memory: str = "reserve"
     max_running: int | None = None
@@ -246,7 +193,7 @@ class DecodeOnly(_Checked):
 
 
 @dataclass(frozen=True)
-class Disaggregated(_Checked):
+class Disaggregated(CheckedSystem):
     """Instances that only prefill, a link that the KV crosses, and instances that only decode.
 
     max_tokens  prompt tokens of a prefill batch
@@ -264,7 +211,7 @@ class Disaggregated(_Checked):
     n_decode: int = 1
     link: Link = IB_NDR
     max_tokens: int = DEFAULT_MAX_TOKENS
-    router: str = "least_loaded"
+    router: str = DEFAULT_ROUTER
     router_seed: int = 0
     memory: str = "reserve"
     max_running: int | None = None
@@ -318,92 +265,11 @@ class Disaggregated(_Checked):
         return kv_transfer_time(step.model, prompt_tokens, self.link, step.kv_bytes)
 
 
-def run_colocated(
-    workload: Workload,
-    step: Step,
-    n_instances: int = 1,
-    policy: str = "prefill_first",
-    chunk_budget: int = DEFAULT_CHUNK_BUDGET,
-    max_tokens: int = DEFAULT_MAX_TOKENS,
-    *,
-    on_reject: str = "reject",
-    **options: Any,
-) -> Result:
-    """Instances that each prefill and decode; see `Colocated` for the options.
-
-    chunk_budget, max_tokens    under a policy or memory that does not use them any value but the default is an error
-    on_reject    what to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`;
-                 "error" raises ValueError naming the first of them
-
-    All times are in seconds, arrays [N] in the order of the workload.
-    """
-    chunked = policy == "chunked" and options.get("memory", "reserve") == "reserve"
-    system = Colocated(
-        workload,
-        step,
-        n_instances,
-        policy,
-        None if not chunked and chunk_budget == DEFAULT_CHUNK_BUDGET else chunk_budget,
-        None if policy != "prefill_first" and max_tokens == DEFAULT_MAX_TOKENS else max_tokens,
-        **options,
-    )
-    return _run(system, on_reject)
-
-
-def run_disaggregated(
-    workload: Workload,
-    prefill_step: Step,
-    decode_step: Step,
-    n_prefill: int = 1,
-    n_decode: int = 1,
-    link: Link = IB_NDR,
-    max_tokens: int = DEFAULT_MAX_TOKENS,
-    *,
-    on_reject: str = "reject",
-    **options: Any,
-) -> Result:
-    """Prefill instances, a link, decode instances; see `Disaggregated` for the options, `run_colocated` for the rest.
-
-    `kv_ready_s` of the result is when a request's KV has crossed the link.
-    """
-    parts = (n_prefill, n_decode, link, max_tokens)
-    return _run(Disaggregated(workload, prefill_step, decode_step, *parts, **options), on_reject)
-
-
-def run_prefill_only(
-    workload: Workload, step: Step, n_instances: int = 1, max_tokens: int = DEFAULT_MAX_TOKENS, **options: Any
-) -> Result:
-    """Prefill instances alone; see `PrefillOnly`. Requests have a first token and no finish (NaN)."""
-    return _run(PrefillOnly(workload, step, n_instances, max_tokens, **options), "reject")
-
-
-def run_decode_only(
-    workload: Workload, step: Step, n_instances: int = 1, *, on_reject: str = "reject", **options: Any
-) -> Result:
-    """Decode instances alone; see `DecodeOnly`. A request's first token is its arrival."""
-    return _run(DecodeOnly(workload, step, n_instances, **options), on_reject)
-
-
-def _run(system: Colocated | Disaggregated | PrefillOnly | DecodeOnly, on_reject: str) -> Result:
-    if on_reject not in ("reject", "error"):
-        raise ValueError(f"on_reject={on_reject!r}: must be 'reject' or 'error'")
-    if on_reject == "error":
-        needed = system.workload.prompt_tokens + system.workload.output_tokens - 1
-        for position in (needed > system.capacity_tokens).nonzero()[0][:1]:
-            raise ValueError(
-                f"request {position} can never fit: its cache grows to {needed[position]} tokens, "
-                f"the blocks of a lane hold {system.capacity_tokens:.0f}"
-            )
-    return run_systems([system]).result(0)
-
-
-def _capacity(step: Step, lanes: int) -> int | None:
-    """Tokens of a lane; None without a limit."""
-    return None if isinstance(step, ConstantStepTime) else min(step.kv_capacity_tokens() // lanes, MOST)
-
-
-def _lanes(step: Step) -> int:
-    return 1 if isinstance(step, ConstantStepTime) else step.pp
+def _check_memory(kind: str, memory: str) -> None:
+    """ValueError for a memory that instances of this kind of system cannot have."""
+    known = SYSTEMS[kind].memories
+    if memory not in known:
+        raise ValueError(f"memory={memory!r}: must be one of {', '.join(known)}")
 
 
 def _prefill_stage(queue: Queue, step: Step, instances: int, max_tokens: int, routing: dict[str, Any]) -> Stage:
@@ -413,15 +279,14 @@ def _prefill_stage(queue: Queue, step: Step, instances: int, max_tokens: int, ro
         Rules(decode_beside_prefill=False, reserve=True, decodes=False),
         instances=instances,
         max_tokens=max_tokens,
-        pipeline=_lanes(step),
+        pipeline=lanes_of("decode", step),
         **routing,
     )
 
 
 def _check_decode_memory(system: Any, step: Step) -> int | None:
     """KV blocks of a decode instance, None under reserved memory."""
-    if system.memory not in DECODE_MEMORIES:
-        raise ValueError(f"memory={system.memory!r}: must be one of {', '.join(DECODE_MEMORIES)}")
+    _check_memory("decode_only", system.memory)
     if system.memory == "reserve":
         system._refuse("under reserved memory", "max_running", "block_size", "num_blocks")
         return None
@@ -429,27 +294,26 @@ def _check_decode_memory(system: Any, step: Step) -> int | None:
         if getattr(system, name) is None:
             raise ValueError(f"{name}=None: must be given under paged memory")
         system._whole(name)
-    lanes = _lanes(step)
+    lanes = lanes_of("decode", step)
     if system.num_blocks is None:
-        capacity = _capacity(step, lanes)
-        if capacity is None:
-            raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
-        if capacity < system.block_size:
+        blocks = default_num_blocks(step, system.block_size, lanes)
+        if not blocks:
+            capacity = capacity_of(step, lanes)
             raise ValueError(
                 f"block_size={system.block_size}: a lane's KV capacity of {capacity} tokens holds no block"
             )
-        return int(capacity // system.block_size * lanes)
+        return blocks
     return checks.whole("num_blocks", system.num_blocks, lanes)
 
 
 def _decode_capacity(system: Any, step: Step) -> float:
     if system.memory == "reserve":
         return np.inf
-    return float(min(system.block_size * (system.num_blocks // _lanes(step)), MOST))
+    return float(min(system.block_size * (system.num_blocks // lanes_of("decode", step)), MOST))
 
 
 def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing: dict[str, Any]) -> Stage:
-    lanes = _lanes(step)
+    lanes = lanes_of("decode", step)
     paged = system.memory == "paged"
     return Stage(
         queue,
@@ -459,6 +323,72 @@ def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing
         lanes=lanes,
         max_running=system.max_running,
         block_size=system.block_size,
-        num_blocks=system.num_blocks // lanes if paged else _capacity(step, lanes),
+        num_blocks=system.num_blocks // lanes if paged else capacity_of(step, lanes),
         **routing,
     )
+
+
+@dataclass(frozen=True)
+class SystemKind:
+    """A kind of serving system.
+
+    Parameters
+    ----------
+    name, meaning
+        What it is called, and a line about it.
+    system
+        Its class.
+    roles
+        Of the instances that a request meets, in order: colocated, prefill or decode.
+    memories
+        KV memories that its instances can have; none where nothing decodes.
+    """
+
+    name: str
+    meaning: str
+    system: type[Colocated | Disaggregated | PrefillOnly | DecodeOnly]
+    roles: tuple[str, ...]
+    memories: tuple[str, ...]
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether its instances prefill and decode, and so have a batching policy."""
+        return "colocated" in self.roles
+
+    @property
+    def prefills(self) -> bool:
+        """Whether some instances do nothing but prefill."""
+        return "prefill" in self.roles
+
+    @property
+    def decodes(self) -> bool:
+        """Whether requests get all their tokens."""
+        return bool({"colocated", "decode"} & set(self.roles))
+
+    @property
+    def has_ttft(self) -> bool:
+        """Whether requests wait for their first token here."""
+        return bool({"colocated", "prefill"} & set(self.roles))
+
+
+SYSTEMS: dict[str, SystemKind] = {
+    row.name: row
+    for row in (
+        SystemKind("colocated", "instances that prefill and decode", Colocated, ("colocated",), tuple(MEMORIES)),
+        SystemKind(
+            "disaggregated",
+            "prefill instances that send the KV cache to decode instances over a link",
+            Disaggregated,
+            ("prefill", "decode"),
+            ("reserve", "paged"),
+        ),
+        SystemKind("prefill_only", "prefill instances alone: TTFT", PrefillOnly, ("prefill",), ()),
+        SystemKind(
+            "decode_only",
+            "decode instances alone; requests arrive with their KV and first token",
+            DecodeOnly,
+            ("decode",),
+            ("reserve", "paged"),
+        ),
+    )
+}

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from ..measures.result import Result
 from .reference import Observer, RequestState, Step, schedule
 from .reference_answers import limits, one_scheduler, step_times
-from .run import System, run_systems
+from .run import run_systems
 from .scheduler import Lane
+from .system import System
 from .whole_steps import Request, as_lane
 
 WAITING, PREFILL, DECODE, PAUSED, PREEMPTED, TRANSFER = KINDS = (

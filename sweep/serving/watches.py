@@ -15,8 +15,9 @@ from ..measures.result import EarlyStopOutcome
 from .early_stop import Verdicts, Watch, Window, limited
 
 if TYPE_CHECKING:
-    from .run import Queues, System
+    from .run import Queues
     from .stages import Batch
+    from .system import System
 
 
 class Watches:

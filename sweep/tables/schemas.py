@@ -6,10 +6,14 @@ and `DataFrame.attrs` are made from them. Nothing else may add, drop or rename a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from ..measures.instances import ROLES
 from ..measures.latencies import LATENCIES, PERCENTILES, SLOS
+from ..serving.policies import MEMORIES, POLICIES
+from ..serving.systems import SYSTEMS
 
 CONFIG_KEY = b"servesweep.config"  # of the metadata of a file: the experiment, as JSON
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
@@ -32,6 +36,11 @@ _LATENCY_NAMES = {
 
 def _field(name: str, kind: pa.DataType, unit: str, definition: str, required: bool = False) -> pa.Field:
     return pa.field(name, kind, nullable=not required, metadata={"unit": unit, "definition": definition})
+
+
+def _one_of(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
 
 
 def _schema(table: str, fields: list[pa.Field]) -> pa.Schema:
@@ -117,7 +126,7 @@ _PARAMETERS = [
         "offered request rate: arrival = arrival at unit rate / request_rate_rps",
         True,
     ),
-    _field("system", _TEXT, "", "serving system: colocated, disaggregated, prefill_only or decode_only", True),
+    _field("system", _TEXT, "", f"serving system: {_one_of(SYSTEMS)}", True),
     _field("n_instances", _INT, "instances", "instances of the system; null when it is disaggregated"),
     _field("n_prefill", _INT, "instances", "prefill instances; null unless the system is disaggregated"),
     _field("n_decode", _INT, "instances", "decode instances; null unless the system is disaggregated"),
@@ -135,10 +144,8 @@ _PARAMETERS = [
         for role in ("prefill", "decode")
         for name, (kind, unit, definition) in _INSTANCE.items()
     ),
-    _field(
-        "policy", _TEXT, "", "batching policy: mixed, chunked or prefill_first; null unless the system is colocated"
-    ),
-    _field("memory", _TEXT, "", "KV memory: paged, unlimited or reserve; null for prefill_only"),
+    _field("policy", _TEXT, "", f"batching policy: {_one_of(POLICIES)}; null unless the system is colocated"),
+    _field("memory", _TEXT, "", f"KV memory: {_one_of(MEMORIES)}; null for prefill_only"),
     _field("max_running", _INT, "requests", "most requests that run at once on an instance; null for reserved memory"),
     _field("block_size", _INT, "tokens", "tokens in a KV block; null when memory is not paged"),
     _field("num_blocks", _INT, "blocks", "KV blocks of an instance; null when memory is not paged"),

@@ -10,6 +10,7 @@ import servesweep
 from servesweep.analysis.comparison import compare
 from servesweep.commands.init import TEMPLATE
 from servesweep.commands.main import command_line
+from servesweep.experiment.keys import key_of
 from servesweep.experiment.names import listed
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
@@ -212,16 +213,16 @@ def test_the_catalog_has_a_line_for_every_name(capsys):
 
 def test_the_catalog_names_what_experiments_accept():
     from servesweep.experiment import tables as config
-    from servesweep.serving.scheduler import POLICIES
-    from servesweep.serving.stages import ROUTERS
-    from servesweep.serving.systems import COLOCATED_MEMORIES, DECODE_MEMORIES
+
+    def accepted(table, key):
+        return key_of(config.TABLES[table], key).names
 
     found = listed()
     for kind, names in (
-        ("systems", config.SYSTEMS),
-        ("routers", ROUTERS),
-        ("policies", POLICIES),
-        ("memories", {*COLOCATED_MEMORIES, *DECODE_MEMORIES}),
+        ("systems", accepted("system", "kind")),
+        ("routers", accepted("system", "router")),
+        ("policies", accepted("scheduler", "policy")),
+        ("memories", accepted("scheduler", "memory")),
         ("workloads", config.KINDS),
         ("arrivals", config.ARRIVALS),
     ):

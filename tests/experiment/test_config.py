@@ -226,7 +226,7 @@ z = 1
 
 
 def test_the_docs_explain_every_key():
-    docs = Path(__file__).parents[2].joinpath("docs", "sweeps.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2].joinpath("docs", "experiment-keys.md").read_text(encoding="utf-8")
     missing = [
         f"{table}.{name}" for table, keys in TABLES.items() for name in key_names(keys) if f"`{name}`" not in docs
     ]

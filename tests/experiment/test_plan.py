@@ -82,7 +82,7 @@ def test_blocks_default_to_the_kv_capacity():
     plan = plan_of(scheduler={"block_size": [16, 100]})
     for cell in plan.cells:
         columns = cell.columns()
-        assert columns["num_blocks"] == cell.setup.step.kv_capacity_tokens() // columns["block_size"]
+        assert columns["num_blocks"] == cell.spec.step.kv_capacity_tokens() // columns["block_size"]
     assert {cell.columns()["num_blocks"] for cell in plan_of(scheduler={"num_blocks": 7}).cells} == {7}
 
 
@@ -104,7 +104,7 @@ def test_workloads_are_shared_and_independent_of_everything_but_their_own_keys()
 
 def test_the_id_is_that_of_the_canonical_json():
     cell = plan_of().cells[0]
-    content = identity(cell.traffic, cell.setup, cell.slo) | {"request_rate_rps": cell.request_rate_rps}
+    content = identity(cell.traffic, cell.spec, cell.slo) | {"request_rate_rps": cell.request_rate_rps}
     assert content_id(content)[:16] == cell.cell_id
     shuffled = json.loads(json.dumps(content), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
     assert content_id(shuffled) == content_id(content)
@@ -216,7 +216,7 @@ def test_a_trace_is_known_by_its_requests(tmp_path):
 
 def test_cells_that_do_not_fit_are_marked_with_the_reason():
     plan = plan_of(instance={"chip": ["t4", "h100-sxm"]}, scheduler={"block_size": 16})
-    reasons = [cell.setup.infeasible for cell in plan.cells]
+    reasons = [cell.spec.infeasible for cell in plan.cells]
     assert plan.feasible == [2, 3]
     assert reasons[0].startswith("the weights of llama-3.1-8b do not fit 1 x t4: 16.1 GB, and room for 14.4 GB")
 
@@ -225,10 +225,10 @@ def test_blocks_beyond_the_memory_are_infeasible():
     plan = plan_of(
         scheduler={"block_size": [16, 500_000], "num_blocks": [10, 100_000]}, workload={"request_rate_rps": 1}
     )
-    assert [cell.setup.infeasible is None for cell in plan.cells] == [True, False, False, False]
+    assert [cell.spec.infeasible is None for cell in plan.cells] == [True, False, False, False]
     plan = plan_of(scheduler={"block_size": [16, 500_000]}, workload={"request_rate_rps": 1})
     assert plan.feasible == [0]
-    assert "1 x 500000 tokens of KV blocks do not fit" in plan.cells[1].setup.infeasible
+    assert "1 x 500000 tokens of KV blocks do not fit" in plan.cells[1].spec.infeasible
 
 
 def test_a_sweep_without_a_cell_that_fits_is_an_error():

@@ -70,7 +70,7 @@ def test_systems_are_what_the_cells_say():
     assert (system.n_prefill, system.n_decode, system.router, system.router_seed) == (2, 3, "power_of_two", 7)
     assert (system.memory, system.block_size, system.max_running, system.max_tokens) == ("paged", 32, 9, 1000)
     assert system.link == servesweep.link("ib-ndr")
-    assert cell.columns()["n_gpus"] == cell.setup.n_gpus == 2 * 4 + 3 * 2
+    assert cell.columns()["n_gpus"] == cell.spec.n_gpus == 2 * 4 + 3 * 2
     # Each of the two lanes holds what half of the capacity has room for.
     assert cell.columns()["num_blocks"] == system.num_blocks == 2 * (system.decode_step.kv_capacity_tokens() // 2 // 32)
     names = ("chip", "tp", "pp", "prefill_tp", "prefill_link", "decode_tp", "decode_link", "kv_bytes")
@@ -168,7 +168,7 @@ def test_what_changes_a_system_changes_the_id():
 )
 def test_cells_that_do_not_fit_are_marked_with_the_reason(more, reason):
     plan = plan_of(system={"kind": "disaggregated"}, **more)
-    infeasible = [cell.setup.infeasible for cell in plan.cells if cell.setup.infeasible]
+    infeasible = [cell.spec.infeasible for cell in plan.cells if cell.spec.infeasible]
     assert infeasible
     assert plan.feasible
     assert any(reason in text for text in infeasible)
@@ -179,7 +179,7 @@ def test_a_lane_without_room_for_a_token_is_infeasible(monkeypatch):
         "servesweep.hardware.step_times.StepModel.kv_capacity_tokens", lambda step: 3 if step.pp == 4 else 100
     )
     plan = plan_of(system={"kind": ["decode_only", "colocated"]}, instance={**INSTANCE, "pp": [2, 4]})
-    reasons = [cell.setup.infeasible for cell in plan.cells[::2]]
+    reasons = [cell.spec.infeasible for cell in plan.cells[::2]]
     assert [reason is None for reason in reasons] == [True, False, True, True]
     assert reasons[1] == (
         "no KV fits: 4 x h100-sxm with llama-3.1-8b has room for 0 tokens in each of its pp = 4 lanes"

@@ -65,7 +65,7 @@ from system_plans import ALL, WORKLOAD, columns, problems, tables
         ),
         (
             {"scheduler": {"policy": "mixed", "memory": "reserve"}},
-            'scheduler.policy = "mixed": cannot be with memory = "reserve": must be prefill_first or chunked',
+            'scheduler.policy = "mixed": cannot be with memory = "reserve": must be chunked or prefill_first',
         ),
         (
             {"scheduler": {"policy": "mixed", "memory": ["reserve", "paged"]}},

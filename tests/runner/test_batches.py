@@ -12,10 +12,10 @@ def test_batches_hold_cells_that_the_engine_advances_together():
     batches = make_batches(plan, plan.feasible, 2)
     assert sorted(at for batch in batches for at in batch) == plan.feasible
     for batch in batches:
-        setups = [plan.cells[at].setup for at in batch]
-        assert len({(setup.kind, setup.options["memory"] == "reserve") for setup in setups}) == 1
-        assert len({setup.options["policy"] for setup in setups if setup.options["memory"] == "reserve"}) <= 1
-        assert len({setup.n_instances > 1 and setup.layout["router"] == "least_loaded" for setup in setups}) == 1
+        specs = [plan.cells[at].spec for at in batch]
+        assert len({(spec.kind, spec.options["memory"] == "reserve") for spec in specs}) == 1
+        assert len({spec.options["policy"] for spec in specs if spec.options["memory"] == "reserve"}) <= 1
+        assert len({spec.n_instances > 1 and spec.layout["router"] == "least_loaded" for spec in specs}) == 1
     assert default_workers(plan, plan.feasible, 2) in (1, 2)
     assert estimate(plan, batches, 2).cpu_s > 0
 

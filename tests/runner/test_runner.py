@@ -89,9 +89,9 @@ def test_a_cell_is_what_the_scheduler_gives_alone(run):
     plan = expand(load_experiment(CONFIG))
     for at in plan.feasible[::7]:
         cell, row = plan.cells[at], run.df.iloc[at]
-        options = {key: value for key, value in cell.setup.options.items() if value is not None}
+        options = {key: value for key, value in cell.spec.options.items() if value is not None}
         workload = cell.traffic.workload.at_rate(cell.request_rate_rps)
-        result = run_scheduler(workload, cell.setup.step, **options)
+        result = run_scheduler(workload, cell.spec.step, **options)
         measures = result.summary(ttft_slo=0.2, tpot_slo=0.03)
         for name in ("attainment", "ttft_p99_s", "tpot_mean_s", "preemptions", "steps", "rejected", "duration_s"):
             assert row[name] == measures[name], name

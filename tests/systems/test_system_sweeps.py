@@ -39,7 +39,7 @@ def test_a_cell_is_what_its_system_gives_alone(run):
     for cell, (_, row) in zip(plan.cells, run.df.iterrows(), strict=True):
         slo = {"ttft_slo": cell.slo["ttft_slo_s"], "tpot_slo": cell.slo["tpot_slo_s"]}
         result = run_systems([cell.system()]).result(0)
-        for name, value in result.summary(**slo, n_gpus=cell.setup.n_gpus).items():
+        for name, value in result.summary(**slo, n_gpus=cell.spec.n_gpus).items():
             assert row[name] == value or (np.isnan(value) and np.isnan(float(row[name] or np.nan))), name
 
 
@@ -190,7 +190,7 @@ tpot_ms = 30
 
 def test_the_ready_comparison_is_of_eight_gpus():
     plan = expand(load_experiment("systems", settings={"n_requests": 10, "request_rate_rps": 10}))
-    assert {cell.setup.n_gpus for cell in plan.cells} == {8}
+    assert {cell.spec.n_gpus for cell in plan.cells} == {8}
     splits = [
         (c["n_prefill"], c["n_decode"], c["tp"])
         for c in (cell.columns() for cell in plan.cells)
@@ -203,5 +203,5 @@ def test_the_ready_comparison_is_of_eight_gpus():
 
 def test_the_ready_hundred_instances_are_a_hundred():
     plan = expand(load_experiment("hundred-instances", settings={"n_requests": 10, "request_rate_rps": 10}))
-    assert {cell.setup.n_instances for cell in plan.cells} == {100}
+    assert {cell.spec.n_instances for cell in plan.cells} == {100}
     assert len({cell.columns()["router"] for cell in plan.cells}) == 6

@@ -12,30 +12,28 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ..hardware import catalogue
 from ..hardware.parts import Chip, Link, Model
 from ..hardware.step_times import StepModel
-from ..serving.systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
+from ..serving.stages import NO_QUEUE, Stage
+from ..serving.system import System, default_num_blocks, lanes_of
+from ..serving.systems import SYSTEMS
 from ..workloads.workload import Workload
 from .combinations import fits
 from .keys import key_names, key_of
 from .tables import ROLE_TABLES, ConfigError, Experiment, RoleTable
 
-System = Colocated | Disaggregated | PrefillOnly | DecodeOnly
-
-SETUP_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
-_ALIKE: dict[str, type[Colocated | PrefillOnly | DecodeOnly]] = {
-    "colocated": Colocated,
-    "prefill_only": PrefillOnly,
-    "decode_only": DecodeOnly,
-}
+SYSTEM_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
+_NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
-class Setup:
+class SystemSpec:
     """A system: its instances, who routes to them, and how they schedule.
 
-    kind        one of `config.SYSTEMS`
+    kind        a name of `serving.systems.SYSTEMS`
     layout      keys of [system] but kind and n_gpus; those without effect are None
     step        of the instances; of the decode instances of a disaggregated system
     prefill_step    of the prefill instances of a disaggregated system, otherwise None
@@ -61,10 +59,10 @@ class Setup:
         return sum(self.layout[key] or 0 for key in ("n_instances", "n_prefill", "n_decode"))
 
     @cached_property
-    def n_lanes(self) -> int:
-        """Lanes of the engine: a decode instance has one for each of its pipeline stages."""
-        decoding = {"disaggregated": "n_decode", "decode_only": "n_instances"}.get(self.kind)
-        return self.n_instances + (0 if decoding is None else self.layout[decoding] * (self.step.pp - 1))
+    def stages(self) -> tuple[Stage, ...]:
+        """Its instances as the engine takes them, by role, with nothing to serve."""
+        system = self._make(_NO_REQUESTS, 1.0)
+        return tuple(system.stage(role, NO_QUEUE) for role in system.stages())
 
     def system(self, workload: Workload, rate: float) -> System:
         """The system as the engine takes it, serving `workload` at `rate` times its own rate.
@@ -80,10 +78,11 @@ class Setup:
 
     def _make(self, workload: Workload, rate: float) -> System:
         given = {key: value for key, value in {**self.layout, **self.options}.items() if value is not None}
-        if self.prefill_step is None:
-            return _ALIKE[self.kind](workload, self.step, rate=rate, **given)
-        link = catalogue.link(given.pop("transfer_link"))
-        return Disaggregated(workload, self.prefill_step, self.step, link=link, rate=rate, **given)
+        steps: dict[str, Any] = {"step": self.step}
+        if self.prefill_step is not None:
+            steps = {"prefill_step": self.prefill_step, "decode_step": self.step}
+            given["link"] = catalogue.link(given.pop("transfer_link"))
+        return SYSTEMS[self.kind].system(workload=workload, rate=rate, **steps, **given)
 
 
 def points(table: Any, given: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -105,13 +104,13 @@ def points(table: Any, given: Mapping[str, Any] | None = None) -> list[dict[str,
     return made
 
 
-def make_setups(experiment: Experiment) -> list[Setup]:
+def make_specs(experiment: Experiment) -> list[SystemSpec]:
     """All systems of an experiment, in the order of the cells; ConfigError where none has the wanted `n_gpus`."""
     made = [
-        setup
+        spec
         for layout in points(experiment.system)
         for roles in _roles(experiment, layout["kind"])
-        for setup in _setups(
+        for spec in _specs(
             layout,
             roles,
             [
@@ -124,7 +123,7 @@ def make_setups(experiment: Experiment) -> list[Setup]:
     wanted = experiment.system.n_gpus
     if wanted == (None,):
         return made
-    known = sorted({setup.n_gpus for setup in made})
+    known = sorted({spec.n_gpus for spec in made})
     problems = [
         f"{experiment.place('system', 'n_gpus')}: system.n_gpus = {n}: no system of this experiment has so many GPUs; "
         f"there are systems of {', '.join(map(str, known))}"
@@ -133,12 +132,12 @@ def make_setups(experiment: Experiment) -> list[Setup]:
     ]
     if problems:
         raise ConfigError(problems)
-    return [setup for setup in made if setup.n_gpus in wanted]
+    return [spec for spec in made if spec.n_gpus in wanted]
 
 
 def _roles(experiment: Experiment, kind: str) -> Iterator[dict[str, dict[str, Any]]]:
     """The kinds of instances that a system has, by role: values of the keys of [instance]; role "" if all are alike."""
-    if kind != "disaggregated":
+    if len(SYSTEMS[kind].roles) == 1:
         yield from ({"": point} for point in points(experiment.instance, {"system.kind": kind}))
         return
     seen = set()
@@ -166,9 +165,9 @@ def _override(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
     return {**point, "link": point["link"] if point["tp"] > 1 else None}
 
 
-def _setups(
+def _specs(
     layout: Mapping[str, Any], roles: Mapping[str, Mapping[str, Any]], schedulers: list[dict[str, Any]]
-) -> Iterator[Setup]:
+) -> Iterator[SystemSpec]:
     """The systems of one layout and one kind of instance for each role."""
     kind = layout["kind"]
     named = {role: _named(point) for role, point in roles.items()}
@@ -176,10 +175,7 @@ def _setups(
         role: StepModel(**{**{key: value for key, value in point.items() if value is not None}, **named[role]})
         for role, point in roles.items()
     }
-    if kind == "disaggregated":
-        n_gpus = layout["n_prefill"] * steps["prefill"].n_gpus + layout["n_decode"] * steps["decode"].n_gpus
-    else:
-        n_gpus = layout["n_instances"] * steps[""].n_gpus
+    n_gpus = sum(layout[f"n_{role or 'instances'}"] * step.n_gpus for role, step in steps.items())
     # The figures behind a name count, and the name too: models with the same figures are still two rows.
     facts: dict[str, Any] = {
         f"{role}_instance".lstrip("_"): _given({**point, **{key: asdict(value) for key, value in named[role].items()}})
@@ -197,7 +193,7 @@ def _setups(
     for scheduler in schedulers:
         options = dict(scheduler)
         reason = _infeasible(kind, steps, options)
-        yield Setup(
+        yield SystemSpec(
             kind=kind,
             layout={key: value for key, value in layout.items() if key != "kind"},
             step=steps.get("decode") or steps[""],
@@ -243,7 +239,7 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
     if options["memory"] is None:
         return None
     step = steps.get("decode") or steps[""]
-    lanes = 1 if kind == "colocated" else step.pp  # the pipeline stages of a decode instance work on different batches
+    lanes = lanes_of(SYSTEMS[kind].roles[-1], step)
     room = step.kv_capacity_tokens() // lanes
     where = f"{_instance(step)} with {step.model.name} has room for {room:,} tokens" + (
         f" in each of its pp = {lanes} lanes" if lanes > 1 else ""
@@ -253,10 +249,12 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
     if options["memory"] != "paged":
         return None
     size = options["block_size"]
-    blocks = room // size if options["num_blocks"] is None else options["num_blocks"] // lanes  # of a lane
-    fits_in = blocks >= 1 and blocks * size <= room
+    asked = options["num_blocks"]
+    if asked is None:
+        options["num_blocks"] = default_num_blocks(step, size, lanes) or lanes
+    blocks = options["num_blocks"] // lanes  # of a lane
+    fits_in = 1 <= blocks <= room // size
     blocks = max(blocks, 1)
-    options["num_blocks"] = options["num_blocks"] or blocks * lanes
     return None if fits_in else f"{blocks} x {size} tokens of KV blocks do not fit: {where}"
 
 

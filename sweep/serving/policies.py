@@ -1,0 +1,93 @@
+"""The batching policies: one row each. What else lists policies, memories or their options derives it from here.
+
+A new policy is a row here, its order of phases where none of today's will do (kernels/phases.py), and its rules in the
+reference scheduler (reference.py). The rules themselves are in docs/scheduler.md and docs/systems.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..kernels.state import Rules
+
+PolicyName = Literal["mixed", "chunked", "prefill_first"]
+MemoryName = Literal["reserve", "paged", "unlimited"]
+
+MEMORIES: dict[str, str] = {
+    "reserve": "prompt + output tokens are set aside at admission; no preemption",
+    "paged": "blocks of block_size tokens, taken as a request grows; preemption when they run out",
+    "unlimited": "KV memory never runs out",
+}
+SCHEDULED = ("paged", "unlimited")  # memories of instances that follow docs/scheduler.md
+DEFAULTS = {"token_budget": 512, "chunk_budget": 512, "max_tokens": 4096}
+"""Options of policies, and their values where an experiment gives none."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an instance does in a step.
+
+    Parameters
+    ----------
+    name, meaning
+        What it is called, and a line about it.
+    mixes_prefill
+        Steps that prefill decode too.
+    options
+        The memories that it can have, and under each the options that are its own.
+    """
+
+    name: str
+    meaning: str
+    mixes_prefill: bool
+    options: Mapping[str, tuple[str, ...]]
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """The memories that it can have."""
+        return tuple(self.options)
+
+    def rules(self, memory: str) -> Rules:
+        """What kind of instance the engine runs."""
+        return Rules(decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve")
+
+
+POLICIES: dict[str, Policy] = {
+    row.name: row
+    for row in (
+        Policy("mixed", "whole prompts run beside the decodes", True, dict.fromkeys(SCHEDULED, ())),
+        Policy(
+            "chunked",
+            "prompts in pieces beside the decodes, at most token_budget tokens a step",
+            True,
+            {"reserve": ("chunk_budget",), **dict.fromkeys(SCHEDULED, ("token_budget",))},
+        ),
+        Policy(
+            "prefill_first",
+            "a step either prefills (at most max_tokens tokens) or decodes",
+            False,
+            dict.fromkeys(MEMORIES, ("max_tokens",)),
+        ),
+    )
+}
+
+
+def policy_of(name: str, memory: str | None = None) -> Policy:
+    """The policy of this name; ValueError for one that there is not, or not with this memory."""
+    known = [row.name for row in POLICIES.values() if memory is None or memory in row.options]
+    if name not in known:
+        where = f" with {_IN_WORDS[memory]} memory" if memory is not None and name in POLICIES else ""
+        raise ValueError(f"policy={name!r}: must be one of {', '.join(known)}{where}")
+    return POLICIES[name]
+
+
+def used_or_none(option: str, value: int, policy: str, memory: str) -> int | None:
+    """An option as the systems take it: None for the default value of one that the policy does not use."""
+    row = POLICIES.get(policy)
+    used = row is not None and option in row.options.get(memory, ())
+    return value if used or value != DEFAULTS[option] else None
+
+
+_IN_WORDS = {"reserve": "reserved", "paged": "paged", "unlimited": "unlimited"}

@@ -1,0 +1,88 @@
+"""The routers: one row each. Who gets which request; the rules are in docs/systems.md.
+
+A new router is a row here, and its rules in the reference (reference_systems.py); the engine needs another one only for
+a load that it does not know yet (kernels/router.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO
+
+RouterName = Literal["least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two"]
+Drawn = npt.NDArray[np.int32]  # [n, 2]
+Draw = Callable[[np.random.Generator, int, int], Drawn]
+
+
+@dataclass(frozen=True)
+class Router:
+    """Which instance a request goes to.
+
+    Parameters
+    ----------
+    name, meaning
+        What it is called, and a line about it.
+    rule
+        How the engine picks an instance.
+    draw
+        Instances for all requests before the run, of (generator, requests, instances): int32 [n, 2], of which a rule
+        looks at the first or at both; None: nothing is drawn.
+    seeded
+        The numbers depend on `router_seed`.
+    splits
+        It looks at nothing: the requests of each instance are known before the run.
+    """
+
+    name: str
+    meaning: str
+    rule: int
+    draw: Draw | None = None
+    seeded: bool = False
+    splits: bool = False
+
+
+def _in_turn(_: np.random.Generator, n: int, instances: int) -> Drawn:
+    drawn = np.zeros((n, 2), np.int32)
+    drawn[:, 0] = np.arange(n) % instances
+    return drawn
+
+
+def _any(rng: np.random.Generator, n: int, instances: int) -> Drawn:
+    drawn = np.zeros((n, 2), np.int32)
+    drawn[:, 0] = np.floor(rng.random(n) * instances)
+    return drawn
+
+
+def _two(rng: np.random.Generator, n: int, instances: int) -> Drawn:
+    """Two different instances, where there are two."""
+    drawn = np.zeros((n, 2), np.int32)
+    if instances > 1:
+        pair = rng.random((n, 2))
+        drawn[:, 0] = np.floor(pair[:, 0] * instances)
+        drawn[:, 1] = np.floor(pair[:, 1] * (instances - 1))
+        drawn[:, 1] += drawn[:, 1] >= drawn[:, 0]
+    return drawn
+
+
+ROUTERS: dict[str, Router] = {
+    row.name: row
+    for row in (
+        Router(
+            "least_loaded",
+            "the instance with the fewest requests queued or running (prefill: tokens queued)",
+            LEAST_LOADED,
+        ),
+        Router("least_outstanding", "the one with the fewest requests that are not done", LEAST_OUTSTANDING),
+        Router("least_tokens", "the one with the fewest tokens of requests that are not done", LEAST_TOKENS),
+        Router("round_robin", "one after the other", DRAWN, _in_turn, splits=True),
+        Router("random", "any", DRAWN, _any, seeded=True, splits=True),
+        Router("power_of_two", "the better of two drawn at random", POWER_OF_TWO, _two, seeded=True),
+    )
+}
+DEFAULT_ROUTER = "least_loaded"

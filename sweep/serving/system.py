@@ -1,0 +1,116 @@
+"""What all serving systems have in common: what the engine asks of them, and how their options are checked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from .. import checks
+from ..arrays import Floats, Ints
+from ..hardware.step_times import ConstantStepTime, StepModel
+from ..kernels.state import NO_END
+from ..workloads.workload import Workload
+from .routers import ROUTERS
+from .stages import MOST, Queue, Stage
+
+Step = StepModel | ConstantStepTime
+
+
+class System(ABC):
+    """One or more instances and their traffic: all that decides an outcome."""
+
+    workload: Workload
+    rate: float  # arrival = workload.arrival_s / rate
+
+    @property
+    def capacity_tokens(self) -> float:
+        """A request whose cache would grow beyond it is rejected; inf where nothing is."""
+        return np.inf
+
+    @property
+    def skips_one_token(self) -> bool:
+        """Whether requests of one token meet no instance that decodes: they are done with their first token."""
+        return False
+
+    @abstractmethod
+    def stages(self) -> tuple[str, ...]:
+        """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
+
+    @abstractmethod
+    def stage(self, role: str, queue: Queue) -> Stage:
+        """The instances of a role, with what they shall serve."""
+
+    def transfer_s(self, prompt_tokens: Ints) -> Floats:
+        """Seconds in which the KV of prompts goes from the prefill to the decode instances."""
+        return np.zeros(prompt_tokens.size)
+
+
+class CheckedSystem(System):
+    """Checks that all systems have in common."""
+
+    router: str
+    router_seed: int
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _whole(self, name: str, most: int | None = None) -> None:
+        self._keep(name, checks.whole(name, getattr(self, name), 1, most))
+
+    def _refuse(self, why: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect {why}")
+
+    def _check_traffic(self) -> None:
+        if not isinstance(self.workload, Workload):
+            raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
+        self._keep("rate", checks.positive("rate", self.rate))
+        if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
+            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
+        if self.router not in ROUTERS:
+            raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
+        self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
+
+    def _check_steps(self, budget: int | None) -> None:
+        """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""
+        pieces = -(-self.workload.prompt_tokens // (budget or MOST))
+        steps = int(np.sum(self.workload.output_tokens)) + int(np.sum(pieces))
+        if steps >= NO_END:
+            raise ValueError(f"workload: could take {steps} steps, must be fewer than {NO_END:.0f}")
+
+    def _check_step(self, name: str) -> None:
+        step = getattr(self, name)
+        if not isinstance(step, StepModel | ConstantStepTime):
+            raise ValueError(f"{name}={step!r}: must be a StepModel or a ConstantStepTime")
+        if isinstance(step, StepModel) and step.kv_capacity_tokens() == 0:
+            raise ValueError(
+                f"{name}: the weights of {step.model.name} do not fit {step.n_gpus} x {step.chip.name}"
+                f" (tp={step.tp}, pp={step.pp}, mem_reserve={step.mem_reserve}): no room for any KV"
+            )
+
+    def _routing(self) -> dict[str, Any]:
+        return {"router": self.router, "router_seed": self.router_seed, "rate": self.rate}
+
+
+def lanes_of(role: str, step: Step) -> int:
+    """Batches that an instance of this role works on at a time: a decode instance has one in each pipeline stage."""
+    return step.pp if role == "decode" and isinstance(step, StepModel) else 1
+
+
+def capacity_of(step: Step, lanes: int) -> int | None:
+    """KV tokens for each of an instance's lanes; None without a limit."""
+    return None if isinstance(step, ConstantStepTime) else min(step.kv_capacity_tokens() // lanes, MOST)
+
+
+def default_num_blocks(step: Step, block_size: int, lanes: int = 1) -> int:
+    """KV blocks of an instance: as many as the step model's KV capacity holds.
+
+    ValueError for step times that know no capacity.
+    """
+    capacity = capacity_of(step, lanes)
+    if capacity is None:
+        raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
+    return capacity // block_size * lanes
