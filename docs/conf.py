@@ -9,7 +9,7 @@ project = "servesweep"
 version = release = version_of("servesweep")
 extensions = ["myst_nb"]  # myst_parser, and notebooks
 nb_execution_mode = "off"  # they hold their output
-include_patterns = ["README.md", "CHANGELOG.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
 root_doc = "README"
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 html_theme = "furo"
@@ -49,7 +49,7 @@ def _contents(_: Any, page: str, source: list[str]) -> None:
         for caption, names in _PAGES.items():
             entries = "\n".join(f"docs/{name}" for name in names)
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
-        source[0] += "\n\n```{toctree}\n:hidden:\n:caption: About\n\nresults/README\nCHANGELOG\n```\n"
+        source[0] += "\n\n```{toctree}\n:hidden:\n:caption: About\n\nresults/README\nCONTRIBUTING\nCHANGELOG\n```\n"
 
 
 def _index(app: Any, failure: Exception | None) -> None:

@@ -7,9 +7,7 @@ bad luck; then in halves, until the one that kills its worker is alone; then its
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import re
 import signal
 import threading
 import time
@@ -17,6 +15,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar
+
+from .loky_insides import a_worker_died, close_own_end_of_outcomes, exit_codes, is_cut_off, running_workers
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -205,7 +205,7 @@ def _kill_workers(parallel: Any) -> int:
 
     Its own way takes down what workers need to start, and those that still do would print where they were.
     """
-    workers = [process for process in multiprocessing.active_children() if process.name.startswith("LokyProcess")]
+    workers = running_workers()
     for process in workers:
         if process.pid is not None:
             with suppress(OSError):  # it has ended by itself
@@ -213,7 +213,7 @@ def _kill_workers(parallel: Any) -> int:
     # One may have died in the middle of a large outcome. The rest of it is waited for as long as somebody could write
     # it, and this process holds that end of the pipe, too.
     with suppress(AttributeError, OSError):
-        parallel._backend._workers._result_queue._writer.close()
+        close_own_end_of_outcomes(parallel)
     return len(workers)
 
 
@@ -221,8 +221,7 @@ def _watch_workers(parallel: Any, over: threading.Event) -> None:
     """Kill the others when a worker has died and that is not noticed, as in the middle of a large outcome."""
     while not over.wait(_WATCH_S):
         with suppress(AttributeError):
-            workers = list((parallel._backend._workers._processes or {}).values())
-            if any(process.exitcode not in (None, 0) for process in workers) and not over.wait(_NOTICE_S):
+            if a_worker_died(parallel) and not over.wait(_NOTICE_S):
                 _kill_workers(parallel)
                 return
 
@@ -263,10 +262,10 @@ def run_numbered(number: int, task: Work[T]) -> tuple[int, T]:
 
 def worker_reason(error: BaseException) -> str:
     """What is known of a worker's end, in a line."""
-    codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
-    if codes:
-        return f"WorkerDied: the worker process ended in the middle, with exit code {codes[1]}"
-    if "un-serialize" in str(error):  # outcomes pickle, but one of them was cut off
+    codes = exit_codes(str(error))
+    if codes is not None:
+        return f"WorkerDied: the worker process ended in the middle, with exit code {codes}"
+    if is_cut_off(str(error)):  # outcomes pickle, but one of them was cut off
         return "WorkerDied: the worker process ended while it handed over its outcome"
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
