@@ -1,5 +1,5 @@
-"""What the editable install of CONTRIBUTING.md promises. Run in the folder that holds the clone, by the Python of its
-environment: the package is imported from there too, its data are found, and mypy sees its types without being told where.
+"""What the editable install of CONTRIBUTING.md promises: the package is imported in the folder that holds the clone,
+its data are found, and mypy sees its types without being told where. Run there, by the Python of the environment.
 """
 
 import os
@@ -40,7 +40,7 @@ for package, names in data.items():
     for name in names:
         assert files(package).joinpath(name).read_bytes() == CLONE.joinpath(folders[package], name).read_bytes(), name
 
-# 3. mypy on the file of somebody who uses the package, here and elsewhere: what is right passes, what is wrong is found.
+# 3. mypy on the file of somebody who uses the package, here and elsewhere: it finds what is wrong, and nothing else.
 elsewhere = Path(sys.argv[1])
 for where in (Path(), elsewhere):
     file = where / "uses_servesweep.py"

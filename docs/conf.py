@@ -9,7 +9,7 @@ project = "servesweep"
 version = release = version_of("servesweep")
 extensions = ["myst_nb"]  # myst_parser, and notebooks
 nb_execution_mode = "off"  # they hold their output
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
 root_doc = "README"
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 html_theme = "furo"
