@@ -17,7 +17,8 @@ import numpy as np
 from ..hardware import catalogue
 from ..hardware.parts import Chip, Link, Model
 from ..hardware.step_times import StepModel
-from ..serving.stages import NO_QUEUE, Stage
+from ..serving.queue import NO_QUEUE
+from ..serving.stages import Stage
 from ..serving.system import System, default_num_blocks, lanes_of
 from ..serving.systems import SYSTEMS
 from ..workloads.workload import Workload

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.steptime import step_seconds
-from ..serving.stages import MOST, NO_QUEUE, Stage
+from ..serving.queue import NO_QUEUE
+from ..serving.stages import MOST, Stage
 from ..serving.system import System
 from ..workloads.workload import Workload
 

@@ -25,7 +25,8 @@ from ..measures.result import EarlyStopOutcome
 if TYPE_CHECKING:
     from ..kernels.engine import Engine
     from ..workloads.workload import Workload
-    from .stages import Batch, Queue
+    from .queue import Queue
+from .stages import Batch
 
 _AT_A_TIME = 64  # requests of a system that are looked at together
 

@@ -17,7 +17,8 @@ from ..measures.instances import InstanceFacts
 from ..measures.result import EarlyStopOutcome, LaneResults
 from ..workloads.workload import Workload
 from .early_stop import Criterion, Verdicts, Window
-from .stages import MOST, Queue, Stage, StageResults, run_stages
+from .queue import Queue
+from .stages import MOST, Stage, StageResults, run_stages
 from .system import System
 from .watches import Watches
 
@@ -143,6 +144,7 @@ class Queues:
                         workload.prompt_tokens[positions],
                         workload.output_tokens[positions],
                         positions,
+                        priority=None if workload.priority is None else workload.priority[positions],
                     )
                 )
             self.of_system[i] = known[key, limit, stretch, skips]

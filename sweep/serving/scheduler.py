@@ -19,8 +19,9 @@ from ..kernels.state import NO_END
 from ..measures.result import LaneResults, Result
 from ..workloads.workload import Workload
 from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
+from .queue import Queue
 from .run import Queues, run_systems
-from .stages import MOST, Batch, Queue, Stage
+from .stages import MOST, Batch, Stage
 from .system import System, capacity_of, default_num_blocks
 
 DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,8 @@ from ..kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
 from .early_stop import Watch
+from .orders import DEFAULT_ORDER
+from .queue import Queue
 from .routers import DEFAULT_ROUTER, ROUTERS
 
 MOST = int(NO_LIMIT) - 1
@@ -35,39 +36,14 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Queue:
-    """Requests in order of service: by arrival, then position. All [n]."""
-
-    arrival_s: Floats  # before Stage.rate
-    prompt_tokens: AnyInts
-    output_tokens: AnyInts
-    positions: AnyInts  # in the workload
-    first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether request i of the workload is served i-th, and none is left out before the last."""
-        return bool(np.array_equal(self.positions, np.arange(len(self.positions))))
-
-    def part(self, rows: Ints) -> Queue:
-        """Some of its requests; `positions` are then places in this queue."""
-        first = None if self.first_token_s is None else self.first_token_s[rows]
-        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first)
-
-
-NO_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-@dataclass(frozen=True, eq=False)
 class Stage:
     """Instances that share a queue.
 
     lanes        of each instance, which takes turns with its requests: pp of decode instances
     num_blocks   of a lane; under reserved memory its capacity in tokens; None: no limit
     draw_stage   of the router's random numbers
+    order        who is admitted next (orders.py), before the prefill
+    max_wait_s   who has waited so long goes first; None: nobody does
     """
 
     queue: Queue
@@ -85,6 +61,8 @@ class Stage:
     router: str = DEFAULT_ROUTER
     router_seed: int = 0
     draw_stage: int = 0
+    order: str = DEFAULT_ORDER
+    max_wait_s: float | None = None
 
     @property
     def kind(self) -> Rules:

@@ -12,8 +12,9 @@ from ..arrays import Floats, Ints
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.state import NO_END
 from ..workloads.workload import Workload
+from .queue import Queue
 from .routers import ROUTERS
-from .stages import MOST, Queue, Stage
+from .stages import MOST, Stage
 
 Step = StepModel | ConstantStepTime
 

@@ -14,9 +14,10 @@ from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
 from ..kernels.state import Rules
 from ..workloads.workload import Workload
 from .policies import DEFAULTS, MEMORIES, policy_of
+from .queue import Queue
 from .routers import DEFAULT_ROUTER
 from .scheduler import DEFAULT_MAX_TOKENS, Lane
-from .stages import MOST, Queue, Stage
+from .stages import MOST, Stage
 from .system import CheckedSystem, Step, capacity_of, default_num_blocks, lanes_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]

@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..checks import MAX_TOKENS
 
 ARRIVALS = ("poisson", "uniform", "bursty")
 MAX_REQUESTS = 100_000_000  # of a workload that is drawn: its arrays take 2.4 GB
+_PRIORITY_STREAM = 1  # of the random numbers of a seed
 # Far beyond what traffic does, and far from where the distributions overflow.
 CV_RANGE = (1e-3, 1e3)
 MAX_SIGMA = 10.0
@@ -29,6 +30,7 @@ class Workload:
     output_tokens  int64 [N]    1 to 2**31 - 1; the first of them comes from prefill
     name           for tables and messages
     rate_rps       requests/s that the arrivals were made for, where that is known; None: measured from the arrivals
+    priority       int64 [N]    who is served first, the smallest, where the service order is by priority; None: without
 
     Anything that converts to such arrays is taken; the arrays kept are read-only. ValueError names the argument, the
     position and the value of what is not allowed.
@@ -39,6 +41,7 @@ class Workload:
     output_tokens: npt.NDArray[np.int64]
     name: str = "workload"
     rate_rps: float | None = None
+    priority: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         checks.text("name", self.name)
@@ -53,6 +56,12 @@ class Workload:
                 f"arrival_s, prompt_tokens and output_tokens have {sizes[0]}, {sizes[1]} and {sizes[2]} entries: "
                 "must have one for each request"
             )
+        if self.priority is not None:
+            object.__setattr__(self, "priority", _priorities("priority", self.priority))
+            if len(self.priority) != len(self):
+                raise ValueError(
+                    f"priority has {len(self.priority)} entries: must have one for each of {len(self)} requests"
+                )
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -84,7 +93,7 @@ class Workload:
         else:
             with np.errstate(over="ignore"):
                 arrival = _arrivals(self.arrival_s * rate, "rate_rps", rate, "large")
-        return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, 1.0)
+        return replace(self, arrival_s=arrival, rate_rps=1.0)
 
     def at_rate(self, rate: float) -> "Workload":
         """The same requests at `rate` requests/s: arrival = arrival at unit rate / rate. Lengths and order stay.
@@ -95,7 +104,7 @@ class Workload:
         rate = checks.positive("rate", rate)
         with np.errstate(over="ignore"):
             arrival = _arrivals(self.at_unit_rate().arrival_s / rate, "rate", rate)
-        return Workload(arrival, self.prompt_tokens, self.output_tokens, self.name, rate)
+        return replace(self, arrival_s=arrival, rate_rps=rate)
 
     def describe(self) -> str:
         """A few lines of text: rows, span, mean rate, and how long prompts and outputs are."""
@@ -187,6 +196,15 @@ def make_workload(
     return Workload(arrivals_at(rate, unit_gaps), prompt_tokens, output_tokens, rate_rps=rate)
 
 
+def drawn_priority(n: int, urgent_share: float, seed: int) -> npt.NDArray[np.int64]:
+    """Priorities of `n` requests: 0 for a share of them, 1 for the others, each drawn on its own. int64 [n].
+
+    They have a generator of their own, so that the same seed gives the same requests with and without priorities.
+    """
+    urgent = np.random.default_rng([seed, _PRIORITY_STREAM]).random(n) < urgent_share
+    return np.where(urgent, 0, 1)
+
+
 def arrivals_at(rate: float, unit_gaps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Arrival times from gaps with a mean of 1; ValueError for a rate so small that the last one is infinite."""
     with np.errstate(over="ignore"):
@@ -233,17 +251,25 @@ def _times(name: str, values: Any) -> npt.NDArray[np.float64]:
 
 
 def _lengths(name: str, values: Any) -> npt.NDArray[np.int64]:
+    return _whole(name, values, 1)
+
+
+def _priorities(name: str, values: Any) -> npt.NDArray[np.int64]:
+    return _whole(name, values, -MAX_TOKENS)
+
+
+def _whole(name: str, values: Any, least: int) -> npt.NDArray[np.int64]:
     array = _array(name, values)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{name} holds {array.dtype}: must hold integers")
     # A column that had a gap once is float in pandas: whole numbers are taken in any type.
-    wrong = ~((array >= 1) & (array <= MAX_TOKENS) & (array == np.floor(array)))
+    wrong = ~((array >= least) & (array <= MAX_TOKENS) & (array == np.floor(array)))
     if wrong.any():
         at = int(wrong.argmax())
-        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least 1, and at most {MAX_TOKENS}")
-    lengths = array.astype(np.int64, copy=_may_change(array))
-    lengths.flags.writeable = False
-    return lengths
+        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least {least}, and at most {MAX_TOKENS}")
+    whole = array.astype(np.int64, copy=_may_change(array))
+    whole.flags.writeable = False
+    return whole
 
 
 def _may_change(array: npt.NDArray[Any]) -> bool:

@@ -1,0 +1,76 @@
+"""The service orders: one row each. Who is admitted next among those that wait; the rules are in docs/scheduler.md.
+
+A new order is a row here, its name in `OrderName`, and its row in the reference (reference_queue.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..arrays import Ints
+from .queue import Queue
+
+OrderName = Literal["arrival", "shortest_prompt", "priority"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who is admitted next.
+
+    Parameters
+    ----------
+    name, meaning
+        What it is called, and a line about it.
+    key
+        A number for each request of a queue, the smallest first, ties by arrival: [n]. None: by arrival alone.
+    ages
+        `max_wait_s` is an option: who has waited so long goes first.
+    needs_priority
+        The workload must have priorities.
+    """
+
+    name: str
+    meaning: str
+    key: Callable[[Queue], Ints] | None = None
+    ages: bool = False
+    needs_priority: bool = False
+
+
+def _prompt(queue: Queue) -> Ints:
+    return queue.prompt_tokens.astype(np.int64)
+
+
+def _priority(queue: Queue) -> Ints:
+    assert queue.priority is not None  # checked where the order is chosen
+    return queue.priority.astype(np.int64)
+
+
+ORDERS: dict[str, Order] = {
+    row.name: row
+    for row in (
+        Order("arrival", "first come, first served"),
+        Order(
+            "shortest_prompt",
+            "the shortest prompt first; with max_wait_s, who waited longer before",
+            _prompt,
+            ages=True,
+        ),
+        Order("priority", "the smallest priority first", _priority, needs_priority=True),
+    )
+}
+DEFAULT_ORDER = "arrival"
+
+
+def by_rank(queue: Queue, order: str) -> Ints:
+    """The requests of a queue, which is sorted by arrival, in the order in which they would be served if all waited.
+
+    [n], places in the queue.
+    """
+    key = ORDERS[order].key
+    if key is None:
+        return np.arange(len(queue))
+    return np.argsort(key(queue), kind="stable")

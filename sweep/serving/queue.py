@@ -1,0 +1,42 @@
+"""The requests that a stage serves, in order of service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import Floats, Ints
+
+AnyInts = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """Requests in order of service: by arrival, then position. All [n]."""
+
+    arrival_s: Floats  # before Stage.rate
+    prompt_tokens: AnyInts
+    output_tokens: AnyInts
+    positions: AnyInts  # in the workload
+    first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
+    priority: AnyInts | None = None  # the smallest first; None: the workload has none
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether request i of the workload is served i-th, and none is left out before the last."""
+        return bool(np.array_equal(self.positions, np.arange(len(self.positions))))
+
+    def part(self, rows: Ints) -> Queue:
+        """Some of its requests; `positions` are then places in this queue."""
+        first = None if self.first_token_s is None else self.first_token_s[rows]
+        priority = None if self.priority is None else self.priority[rows]
+        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first, priority)
+
+
+NO_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
