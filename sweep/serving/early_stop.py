@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..kernels.engine import Engine
     from ..workloads.workload import Workload
     from .queue import Queue
-from .stages import Batch
+    from .stages import Batch
 
 _AT_A_TIME = 64  # requests of a system that are looked at together
 
