@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
+from servesweep.experiment.tables import InstanceTable, SchedulerTable, SloTable, SystemTable, WorkloadTable
 from servesweep.tables.schemas import SCHEMAS, column_facts
 
 PAGE = Path(__file__).parent / "columns.md"
@@ -24,6 +26,12 @@ ROWS = {
     "probes": "A row for each rate that a search simulated.",
     "placement": "A row for each candidate of a [placement](placement.md).",
 }  # of each table
+TABLES = (WorkloadTable, SystemTable, InstanceTable, SchedulerTable, SloTable)
+KEYS = {field.name for table in TABLES for field in fields(table)} - {"n_gpus"}
+PARAMETERS = (
+    "the [keys](experiment-keys.md) of these names. Null where a key has no effect, and where the roles of a "
+    "disaggregated system differ: then `prefill_...` and `decode_...` have the values"
+)
 
 
 def page() -> str:
@@ -39,20 +47,20 @@ def page() -> str:
 def columns(schema: pa.Schema, earlier: dict[str, pa.Schema]) -> str:
     """A Markdown list: names, unit, definition.
 
-    Columns whose definitions differ in one word share an item. Those that are the same in a table `earlier` on the page
-    are only named below.
+    Columns whose definitions differ in one word share an item. Keys of an experiment, and what is the same in a table
+    `earlier` on the page, are only named below.
     """
     left = column_facts(schema)
     notes = []
+    if not earlier:
+        parameters = [name for name in left if _is_key(name)]
+        notes.append(f"- {', '.join(_runs(parameters, schema))}: {PARAMETERS}")
+        left = {name: facts for name, facts in left.items() if name not in parameters}
     for table, other in earlier.items():
         same = [name for name, facts in column_facts(other).items() if left.get(name) == facts]
         if same:
             notes.append(f"- As in {table}: {', '.join(_runs(same, other))}.")
         left = {name: facts for name, facts in left.items() if name not in same}
-    of_roles = [name for name in left if _of_role(name, left)]
-    if of_roles:
-        notes.append(f"- {', '.join(_runs(of_roles, schema))}: the same of one role of a disaggregated system")
-    left = {name: facts for name, facts in left.items() if name not in of_roles}
     groups: list[list[str]] = []
     for name in left:
         for group in groups:
@@ -69,13 +77,10 @@ def columns(schema: pa.Schema, earlier: dict[str, pa.Schema]) -> str:
     return "\n".join([*items, *notes]) + "\n"
 
 
-def _of_role(name: str, facts: dict[str, dict[str, str]]) -> bool:
-    """Whether a column is another one of the table, of one role of a disaggregated system."""
-    role, _, base = name.partition("_")
-    if role not in ("prefill", "decode") or base not in facts:
-        return False
-    definition = facts[base]["definition"].partition(";")[0]
-    return facts[name]["definition"] == f"{definition}, of the {role} instances of a disaggregated system"
+def _is_key(name: str) -> bool:
+    """Whether a column holds a key of an experiment, or that of one role."""
+    role, _, key = name.partition("_")
+    return name in KEYS or (role in ("prefill", "decode") and key in KEYS)
 
 
 def _differ_in_a_word(facts: list[dict[str, str]]) -> bool:
