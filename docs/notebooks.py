@@ -85,9 +85,10 @@ budget.""",
 ## The answer""",
     """\
 ```python
-from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy
+from servesweep.analysis.verdicts import format_slos, format_verdict
 
-print(verdict(best_by_policy(cells), slo_words(cells)))
+print(format_verdict(best_by_policy(cells), format_slos(cells)))
 ```""",
     """\
 The order of the policies depends on the limits more than on the model: with a limit of TTFT alone,
@@ -148,10 +149,11 @@ ax = plots.curves(cells, "attainment")
 ```""",
     """\
 ```python
-from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy
+from servesweep.analysis.verdicts import format_slos, format_verdict
 
 best = best_by_policy(cells)
-print(verdict(best, slo_words(cells)))
+print(format_verdict(best, format_slos(cells)))
 for one in best:
     print(one.rate_rps, {name: value for name, value in one.parameters.items() if value is not None})
 ```""",

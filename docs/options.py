@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from servesweep.commands.main import _parser
+from servesweep.commands.main import make_parser
 
 PAGE = Path(__file__).parent / "options.md"
 HEAD = """# What does an option do?
@@ -18,7 +18,7 @@ MORE = "- [shared](#shared-options): "
 
 def page() -> str:
     """The page as Markdown. Options that several commands share stand once, at the end."""
-    parser = _parser()
+    parser = make_parser()
     (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     rows = {
         name: [(what, _plain(action.help or "")) for action, what in _actions(one)] for name, one in choices.items()

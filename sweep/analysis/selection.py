@@ -127,6 +127,11 @@ def plain_text(value: Any) -> str:
     return "-" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
+def short_text(value: Any) -> str:
+    """A value in few digits; "-" for missing."""
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _equals(column: pd.Series[Any], text: str) -> Any:
     """Which rows [n] hold the value that a text writes; "" and "-" are missing."""
     if text in ("", "-"):

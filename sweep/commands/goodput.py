@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import add_command, at_least_one, print_json, say
+from .options import EXIT_FAILED_CELLS, add_command, at_least_one, format_workloads, print_json, say, workload_texts
 
 if TYPE_CHECKING:
     from .options import Commands
-
-EXIT_FAILED_CELLS = 3
 
 
 def add(commands: Commands) -> None:
@@ -79,10 +77,11 @@ def add(commands: Commands) -> None:
 
 
 def _goodput(options: argparse.Namespace) -> int:
-    from ..analysis.ranking import slo_words, workload_texts, workloads_text
+    from ..analysis.verdicts import format_slos
     from ..goodput.options import GoodputOptions
     from ..goodput.search import search_plan, searched_plan
-    from ..reports.goodput_tables import check_baseline, frontier, goodput_json, lines, print_frontier
+    from ..reports.frontier import best_goodputs, check_baseline, format_goodputs
+    from ..reports.goodput_tables import goodput_json, print_frontier
 
     wanted = GoodputOptions(
         options.attainment, options.lo, options.hi, options.iters, options.rel_tol, options.find_upper, options.joint
@@ -98,15 +97,15 @@ def _goodput(options: argparse.Namespace) -> int:
     )
     baseline = check_baseline(plan, options.baseline)
     if not options.quiet:
-        say(workloads_text(workload_texts(plan)))
+        say(format_workloads(workload_texts(plan)))
     found = search_plan(plan, wanted, workers=options.workers, out=options.out, progress=not options.quiet)
-    best = frontier(found.df)
+    best = best_goodputs(found.df)
     if options.json:
         print_json(goodput_json(found, best, baseline))
     else:
-        slos = slo_words(found.df) if wanted.joint else f"{slo_words(found.df)}, each on its own"
+        slos = format_slos(found.df) if wanted.joint else f"{format_slos(found.df)}, each on its own"
         print_frontier(best, baseline, wanted.attainment, slos)
-        print("\n".join(lines(best, baseline, wanted.attainment)))
+        print("\n".join(format_goodputs(best, baseline, wanted.attainment)))
         for warning in found.warnings:
             print(f"Warning: {warning}")
     if not options.quiet:

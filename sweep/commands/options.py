@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..experiment.plan import Plan
+
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, EXIT_FAILED_CELLS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 RUN_HELP = "directory of a run, or the name of one under results/"
 WHERE_HELP = "only the cells with these values, such as policy=chunked,block_size=16; a column named twice has either"
@@ -37,6 +41,16 @@ def load_run(name: str, table: str = "cells", where: str | None = None) -> pd.Da
         return frame if where is None else rows_where(frame, where)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
+
+
+def workload_texts(plan: Plan) -> list[str]:
+    """The descriptions of the workloads of a plan."""
+    return list(dict.fromkeys(cell.traffic.description for cell in plan.cells))
+
+
+def format_workloads(texts: list[str]) -> str:
+    """The first workload's description, and how many others there are."""
+    return texts[0] + (f"\nand {len(texts) - 1} more like it" if len(texts) > 1 else "")
 
 
 def column_list(text: str) -> list[str]:

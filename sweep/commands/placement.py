@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import add_command, at_least_one, print_json, say
+from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, say
 
 if TYPE_CHECKING:
     from .options import Commands
-
-EXIT_FAILED_CELLS = 3
 
 
 def add(commands: Commands) -> None:

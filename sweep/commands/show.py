@@ -54,11 +54,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _show_best(df: pd.DataFrame, options: argparse.Namespace) -> int:
-    from ..analysis.ranking import best_by_policy, best_json, print_best, ranked, rejections, slo_words, verdict
+    from ..analysis.ranking import best_by_policy, best_json, ranked
+    from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+    from ..reports.sweep_tables import print_best
 
     best = ranked(df, options.target)
-    line = verdict(best_by_policy(df, options.target), slo_words(df), options.target)
-    warning = rejections(df)
+    line = format_verdict(best_by_policy(df, options.target), format_slos(df), options.target)
+    warning = format_rejections(df)
     counts = {str(status): int(count) for status, count in df["status"].value_counts(sort=False).items() if count}
     name = df.attrs["config"].get("name", options.run)
     if options.json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.ranking import SEEDS, TARGET, Best, ranked, rivals
+from ..analysis.ranking import SEEDS, TARGET, BestRate, competing_axes, ranked
 from ..analysis.selection import axes, check_names, check_numbers, parameters, plain, plain_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def curves(
     import pandas as pd
 
     check_numbers(df, [y, x])
-    by = rivals(df) if by is None else by
+    by = competing_axes(df) if by is None else by
     check_names(by, parameters(df), "parameter")
     _one_rate(df, x)
     rows = []
@@ -66,7 +66,7 @@ def frontier(
     """
     import pandas as pd
 
-    by = [name for name in rivals(df) if name != x] if by is None else by
+    by = [name for name in competing_axes(df) if name != x] if by is None else by
     check_names([x, *by], parameters(df), "parameter")
     if FOUND_RATE in df:
         return _searched(df, x, by, per_gpu)
@@ -124,7 +124,7 @@ def pareto(df: pd.DataFrame, *, by: Sequence[str] | None = None) -> pd.DataFrame
     """
     import pandas as pd
 
-    by = rivals(df) if by is None else by
+    by = competing_axes(df) if by is None else by
     check_names(by, parameters(df), "parameter")
     ok = df[(df["status"] == "ok") & (df["tpot_p50_s"] > 0)]
     others = [name for name in axes(df) if name not in (*by, *SEEDS)]
@@ -233,7 +233,7 @@ def _corners(start: Any, end: Any, area: Any) -> tuple[Any, Any]:
 
 def chosen_for_curves(df: pd.DataFrame, by: Sequence[str] | None, x: str) -> list[str]:
     """Axes of which `curves` takes the best value for each curve."""
-    by = rivals(df) if by is None else by
+    by = competing_axes(df) if by is None else by
     swept = [name for name in axes(df) if df[name].nunique(dropna=False) > 1]
     return [name for name in swept if name not in (*by, x, RATE, *SEEDS)]
 
@@ -308,7 +308,7 @@ def _status(cells: pd.DataFrame) -> str:
     return str(cells["status"].iloc[0])
 
 
-def _rate(best: Best, per_gpu: bool) -> float:
+def _rate(best: BestRate, per_gpu: bool) -> float:
     return best.rate_per_gpu_rps if per_gpu else best.rate_rps
 
 

@@ -8,9 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.ranking import TARGET, best_by_policy, best_rows, ranked, rejections, slo_words, verdict
+from ..analysis.ranking import TARGET, best_by_policy, ranked
 from ..analysis.selection import axes, measured, parameters, plain, plain_text
+from ..analysis.verdicts import format_rejections, format_slos, format_verdict
 from ..tables.filenames import RUN_FACTS
+from .sweep_tables import best_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +61,9 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
     errors = df["error"].dropna().unique().tolist()
     return {
         "name": _name(df),
-        "verdict": verdict(best_by_policy(df, target), slo_words(df), target),
+        "verdict": format_verdict(best_by_policy(df, target), format_slos(df), target),
         "counts": f"{len(df):,} cells: {', '.join(counts)}. {_workloads(df)}",
-        "warning": rejections(df),
+        "warning": format_rejections(df),
         "target": target,
         "slo": {
             name.removesuffix("_slo_s"): df[name].dropna().unique().tolist()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.ranking import slo_words
 from ..analysis.selection import plain
+from ..analysis.verdicts import format_slos
 from ..goodput.placement import ROLE_SLOS
 from ..goodput.verdict import Row, format_degrees, format_layout
 from .text_tables import print_table, with_unit
@@ -58,7 +58,7 @@ def print_placement(placement: Placement) -> None:
             for what, row in _shown(rows, placement.is_exhaustive)
         ],
         f"Systems of at most {placement.n_gpus} GPUs ({target:.3g}% attainment; "
-        f"{slo_words(df[df['part'] == 'joint'])})",
+        f"{format_slos(df[df['part'] == 'joint'])})",
         left=2,
     )
 

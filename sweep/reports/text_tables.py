@@ -9,8 +9,15 @@ from typing import Any
 from ..analysis.selection import plain
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, left: int = 1) -> None:
-    """A table on stdout; the first `left` columns are text, the others numbers.
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    *,
+    left: int = 1,
+    last_is_text: bool = False,
+) -> None:
+    """A table on stdout; the first `left` columns are text, and the last one if so said, the others numbers.
 
     Lines are as long as they need to be where stdout is no terminal.
     """
@@ -20,8 +27,9 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: st
     from rich.text import Text
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    last_text = len(headers) - 1 if last_is_text else -1
     for place, header in enumerate(headers):
-        table.add_column(Text(header), justify="left" if place < left else "right")
+        table.add_column(Text(header), justify="left" if place < left or place == last_text else "right")
     for row in rows:
         table.add_row(*map(Text, row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)

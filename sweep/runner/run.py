@@ -52,7 +52,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Counts, the verdict and the best configurations, for a notebook."""
-        from ..analysis.ranking import best_by_policy, best_json, slo_words, verdict
+        from ..analysis.ranking import best_by_policy, best_json
+        from ..analysis.verdicts import format_slos, format_verdict
 
         head = f"<b>{escape(self.experiment.name)}</b>: {counts_text(self.counts)}"
         if not self.counts["ok"]:
@@ -61,7 +62,7 @@ class Run:
 
         best = best_by_policy(self.df)
         table = pd.DataFrame(best_json(best)).drop(columns="is_top").to_html(index=False, float_format="{:.4g}".format)
-        return f"<div>{head}<br>{escape(verdict(best, slo_words(self.df)))}</div>{table}"
+        return f"<div>{head}<br>{escape(format_verdict(best, format_slos(self.df)))}</div>{table}"
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,7 +6,7 @@ import re
 import pytest
 from servesweep import load
 from servesweep.commands.main import command_line
-from servesweep.reports.goodput_tables import frontier, lines
+from servesweep.reports.frontier import best_goodputs, format_goodputs
 from test_commands import SMALL
 
 NO_RATES = re.sub(r"request_rate_rps.*\n", "", SMALL).replace("n_requests = 30", "n_requests = 60")
@@ -36,8 +36,8 @@ def test_it_prints_the_frontier_and_leaves_tables(folder, capsys):
         "goodput.parquet",
         "probes.parquet",
     ]
-    best = frontier(load("results/small", "goodput"))
-    assert lines(best, "mixed", 0.9) == [line for line in out.splitlines() if "per GPU at" in line]
+    best = best_goodputs(load("results/small", "goodput"))
+    assert format_goodputs(best, "mixed", 0.9) == [line for line in out.splitlines() if "per GPU at" in line]
     assert [row.goodput for row in best] == sorted((row.goodput for row in best), reverse=True)
 
 

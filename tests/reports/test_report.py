@@ -166,9 +166,10 @@ def header(page, name):
 
 
 def test_the_page_opens_with_verdict_table_and_plots(page, cells):
-    from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
+    from servesweep.analysis.ranking import best_by_policy
+    from servesweep.analysis.verdicts import format_slos, format_verdict
 
-    assert find(page, "#verdict")[0].text == verdict(best_by_policy(cells), slo_words(cells))
+    assert find(page, "#verdict")[0].text == format_verdict(best_by_policy(cells), format_slos(cells))
     assert find(page, "#left")[0].text == f"{len(cells)} of {len(cells)} cells chosen."
     assert len(table(page)) == min(50, len(cells))
     ok = cells[cells["status"] == "ok"]

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 import servesweep
 import servesweep.runner.tasks as tasks
-from servesweep.analysis.ranking import best_by_policy, rejections, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy
+from servesweep.analysis.verdicts import format_rejections, format_slos, format_verdict
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
 from servesweep.experiment.tables import ConfigError
@@ -237,20 +238,22 @@ def test_best_is_the_highest_rate_that_it_and_all_lower_rates_keep():
     a, b = best_by_policy(df)
     assert (a.parameters, a.rate_rps, a.is_top) == ({"policy": "a", "block_size": 1}, 2.0, False)
     assert (b.parameters, b.rate_rps) == ({"policy": "b", "block_size": 2}, 1.0)  # the tie goes to throughput
-    assert verdict([a, b], slo_words(df)) == "a, block_size 1: 2 req/s at 90% attainment (ttft <= 200 ms); 2 x b."
+    assert (
+        format_verdict([a, b], format_slos(df)) == "a, block_size 1: 2 req/s at 90% attainment (ttft <= 200 ms); 2 x b."
+    )
     (never, *_) = best_by_policy(df, target=1.1)
     assert never.rate_rps == 0
-    assert verdict([never], "x").startswith("No configuration reaches")
-    assert verdict([], "x") == "No cell could be simulated."
+    assert format_verdict([never], "x").startswith("No configuration reaches")
+    assert format_verdict([], "x") == "No cell could be simulated."
 
 
 def test_best_counts_gpus_and_says_where_the_sweep_ends():
     rows = [("a", 1, 1, 1.0, 1.0, 10), ("a", 1, 1, 2.0, 1.0, 10), ("b", 1, 4, 1.0, 1.0, 10), ("b", 1, 4, 2.0, 1.0, 10)]
     a, b = best_by_policy(table(rows))
     assert (a.parameters["policy"], b.rate_per_gpu_rps) == ("a", 0.5)
-    assert "a, block_size 1: at least 2 req/s at 90%" in verdict([a, b], "x")
-    assert "b at least 2 req/s too" in verdict([a, b], "x")
-    assert "2 req/s, 0.5 per GPU, at 90%" in verdict([b], "x")
+    assert "a, block_size 1: at least 2 req/s at 90%" in format_verdict([a, b], "x")
+    assert "b at least 2 req/s too" in format_verdict([a, b], "x")
+    assert "2 req/s, 0.5 per GPU, at 90%" in format_verdict([b], "x")
 
 
 def test_every_ready_report_has_a_best_of_each_policy(run):
@@ -258,7 +261,7 @@ def test_every_ready_report_has_a_best_of_each_policy(run):
     assert {(row.parameters["policy"], row.parameters["n_requests"]) for row in best} == {
         (policy, n) for policy in ("mixed", "chunked", "prefill_first") for n in (40, 60)
     }
-    assert verdict(best, slo_words(run.df)).count("req/s") >= 1
+    assert format_verdict(best, format_slos(run.df)).count("req/s") >= 1
 
 
 # ------------------------------------------------------------------------------------------ what is found before a run
@@ -316,9 +319,9 @@ def test_interrupts_soon_after_the_start_leave_no_traceback(tmp_path):
 def test_rejected_requests_are_told():
     df = table([("a", 16, 1, 1.0, 0.0, 0), ("a", 16, 1, 2.0, 0.5, 10)])
     df["n_requests"], df["rejected"], df["num_blocks"] = 30, [30, 0], 4
-    assert rejections(df) == (
+    assert format_rejections(df) == (
         "1 of 2 cells reject requests; at worst 30 of 30 requests rejected (100.0%): they need more than "
         "num_blocks = 4 of 16 tokens."
     )
     df["rejected"] = 0
-    assert rejections(df) is None
+    assert format_rejections(df) is None

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import servesweep
-from servesweep.analysis.ranking import best_by_policy, slo_words, verdict
+from servesweep.analysis.ranking import best_by_policy
+from servesweep.analysis.verdicts import format_slos, format_verdict
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
@@ -137,7 +138,7 @@ def test_every_system_policy_and_router_has_a_best(run):
     }
     rates = [row.rate_per_gpu_rps for row in best]
     assert rates == sorted(rates, reverse=True)
-    line = verdict(best, slo_words(run.df))
+    line = format_verdict(best, format_slos(run.df))
     assert "prefill_only, least_loaded" in line
     assert "per GPU" in line
 

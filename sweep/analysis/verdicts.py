@@ -1,0 +1,76 @@
+"""What a sweep comes to, in words: which configuration is best, how far ahead, and what to know of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..measures.latencies import SLOS
+from .ranking import COMPARISON_GROUPS, COMPETING_AXES, TARGET, BestRate
+from .selection import short_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def format_verdict(best: list[BestRate], slo: str, target: float = TARGET) -> str:
+    """One line: which system and policy is best, at which rate, and how far ahead of the others."""
+    if not best:
+        return "No cell could be simulated."
+    first = best[0]
+    if not first.rate_rps:
+        return f"No configuration reaches {target:.0%} attainment ({slo}) at the lowest rate of the sweep."
+    per_gpu = f", {first.rate_per_gpu_rps:.3g} per GPU," if first.n_gpus > 1 else ""
+    top = "at least " if first.is_top else ""
+    reached = f"{top}{first.rate_rps:.4g} req/s{per_gpu} at {target:.0%} attainment ({slo})"
+    line = f"{_in_words(first.parameters)}: {reached}"
+    return "; ".join([line, *(_ratio(first, other) for other in best[1:] if _comparable(first, other))]) + "."
+
+
+def format_slos(df: pd.DataFrame) -> str:
+    """The SLOs of a run in words."""
+    parts = []
+    for name in SLOS:
+        column = f"{name}_slo_s"
+        values = df[column].dropna().unique() if column in df else ()  # a run of an earlier version has fewer
+        if len(values):
+            parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")
+    return " and ".join(parts) or "no SLO set"
+
+
+def format_rejections(df: pd.DataFrame) -> str | None:
+    """A line about the cells that reject requests, which no SLO forgives; None when there are none."""
+    ok = df[df["status"] == "ok"]
+    some = ok[ok["rejected"] > 0]
+    if some.empty:
+        return None
+    worst = some.loc[(some["rejected"] / some["n_requests"]).astype(float).idxmax()]
+    rejected, n = int(worst["rejected"]), int(worst["n_requests"])
+    cells = f"{len(some):,} of {len(ok):,} cells reject requests"
+    return (
+        f"{cells}; at worst {rejected:,} of {n:,} requests rejected ({rejected / n:.1%}): they need more than "
+        f"num_blocks = {worst['num_blocks']:,} of {worst['block_size']:,} tokens."
+    )
+
+
+def _ratio(first: BestRate, other: BestRate) -> str:
+    """How far the first is ahead of another, rates per GPU compared."""
+    name = _in_words({key: value for key, value in other.parameters.items() if key in COMPETING_AXES}) or "another"
+    if not other.rate_rps:
+        return f"{name} never reaches it"
+    if first.is_top and other.is_top:
+        return f"{name} at least {other.rate_rps:.4g} req/s too"
+    if first.rate_per_gpu_rps == other.rate_per_gpu_rps:
+        return f"{name} at the same rate"
+    return f"{'at least ' if first.is_top else ''}{first.rate_per_gpu_rps / other.rate_per_gpu_rps:.2g} x {name}"
+
+
+def _comparable(one: BestRate, other: BestRate) -> bool:
+    return all(one.parameters.get(name) == other.parameters.get(name) for name in COMPARISON_GROUPS)
+
+
+def _in_words(parameters: dict[str, Any]) -> str:
+    return ", ".join(
+        short_text(value) if name in COMPETING_AXES else f"{name} {short_text(value)}"
+        for name, value in parameters.items()
+        if value is not None
+    )
