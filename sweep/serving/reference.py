@@ -90,6 +90,7 @@ class Scheduler:
     num_blocks     KV blocks
     token_budget   most tokens processed in a step; None: no limit
     max_tokens     most prompt tokens admitted in a step, but for a single request; None: the policy's default
+    max_wait_s     who has waited so long goes first; None: nobody does
     observer       is told what happens
     step_ends      when each step ends, in place of `step_time`: to follow a clock that is kept elsewhere
     """
@@ -106,6 +107,7 @@ class Scheduler:
         token_budget: int | None = None,
         max_tokens: int | None = None,
         order: str = "arrival",
+        max_wait_s: float | None = None,
         observer: Observer | None = None,
         step_ends: Iterator[float] | None = None,
     ) -> None:
@@ -116,8 +118,8 @@ class Scheduler:
         self.max_tokens: float = max_tokens or MAX_TOKENS.get(policy, math.inf)
         self.time: float = 0
         self.free = self.num_blocks
-        self.arriving = deque(sorted(requests, key=ORDERS["arrival"]))
-        self.waiting = Queue(order)
+        self.arriving = deque(sorted(requests, key=ORDERS["arrival"].key))
+        self.waiting = Queue(order, max_wait_s)
         self.running: list[RequestState] = []  # in order of admission
         self.finished: list[RequestState] = []  # in the last step
         self.steps = self.prefill_tokens = self.recomputed_tokens = self.peak_blocks = 0

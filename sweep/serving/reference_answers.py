@@ -61,9 +61,12 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     """
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
+    priority = getattr(work, "priority", None)
+    priorities = None if priority is None else priority.tolist()
     scheduler = one_scheduler(system)
     if scheduler is not None:
-        return schedule(*traffic, step_times(scheduler.step).mixed, **limits(scheduler), observer=observer)[1]
+        options = {**limits(scheduler), "priorities": priorities, "observer": observer}
+        return schedule(*traffic, step_times(scheduler.step).mixed, **options)[1]
     options = _options(system, *_STEPS)
     router, seed = options["router"], options.pop("router_seed")
     if "link" in options:
@@ -72,6 +75,7 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
         _KINDS[type(system)],
         *traffic,
         {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
+        priorities=priorities,
         draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
         observer=observer,
         **options,

@@ -8,7 +8,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(slots=True, eq=False)
@@ -34,25 +34,45 @@ class RequestState:
     served_by: list[int] = field(default_factory=list)  # instance of each stage
 
 
-ORDERS: dict[str, Callable[[RequestState], tuple[Any, ...]]] = {
-    "arrival": lambda request: (request.arrival, request.key),
+class Order(NamedTuple):
+    """A service order: of those who were never admitted, the one with the smallest key is next.
+
+    ages  whether `max_wait_s` may let those go first who have waited so long
+    """
+
+    key: Callable[[RequestState], tuple[Any, ...]]
+    ages: bool = False
+
+
+ORDERS: dict[str, Order] = {
+    "arrival": Order(lambda request: (request.arrival, request.key)),
+    "shortest_prompt": Order(lambda request: (request.prompt, request.arrival, request.key), ages=True),
+    "priority": Order(lambda request: (request.priority, request.arrival, request.key)),
 }
 
 
 class Queue(deque[RequestState]):
-    """The preempted in front, the last of them first; behind them who was never admitted, in the order of service."""
+    """The preempted in front, the last of them first; behind them who was never admitted, in a service order.
 
-    def __init__(self, order: str = "arrival") -> None:
+    Requests are added in the order of arrival. ValueError for `max_wait_s` where the order has no use for it.
+    """
+
+    def __init__(self, order: str = "arrival", max_wait_s: float | None = None) -> None:
         super().__init__()
-        self.by = None if order == "arrival" else ORDERS[order]  # requests come in the order of arrival
-        self.front = 0  # so many at the head keep their places, whoever comes
+        if max_wait_s is not None and not ORDERS[order].ages:
+            raise ValueError(f"max_wait_s={max_wait_s!r}: has no effect under order {order!r}")
+        self.order, self.key, self.max_wait_s = order, ORDERS[order].key, max_wait_s
+        self.front = 0  # so many at the head keep their places, whoever comes: preempted ones, then aged ones
+        self.young: deque[RequestState] = deque()  # may age
 
     def add(self, request: RequestState) -> None:
         """A request arrives."""
-        if self.by is None:
+        if self.order == "arrival":
             self.append(request)
         else:
-            insort(self, request, self.front, key=self.by)
+            insort(self, request, self.front, key=self.key)
+        if self.max_wait_s is not None:
+            self.young.append(request)
 
     def put_back(self, request: RequestState) -> None:
         """A request was preempted."""
@@ -61,11 +81,18 @@ class Queue(deque[RequestState]):
 
     def head(self, now: float) -> RequestState:
         """The next to be admitted in a step that begins now."""
+        while self.max_wait_s is not None and self.young and self.young[0].arrival + self.max_wait_s <= now:
+            aged = self.young.popleft()
+            if math.isnan(aged.admitted):  # it still waits
+                self.remove(aged)
+                self.insert(self.front, aged)
+                self.front += 1
         return self[0]
 
     def admit(self, now: float) -> RequestState:
         """Take the head out."""
-        request = self.popleft()
+        request = self.head(now)
+        self.popleft()
         self.front = max(self.front - 1, 0)
         if math.isnan(request.admitted):
             request.admitted = now

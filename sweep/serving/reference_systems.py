@@ -133,7 +133,10 @@ def run_system(
     counts = [options.pop(f"n_{name}", 1) for name in ("instances", "prefill", "decode")]
     max_tokens, link = options.pop("max_tokens", 4096), options.pop("link", IB_NDR)
     reserve = options.pop("memory", "reserve") == "reserve"
-    ordering = {name: options.pop(name) for name in ("order",) if name in options}
+    ordering: dict[str, Any] = {name: options.pop(name) for name in ("order", "max_wait_s") if name in options}
+
+    if ordering and system == "decode_only":
+        raise ValueError("decode_only has no order: requests decode as they become ready")
 
     def stage(number: int, role: str, n: int, units: Callable[[], list[Unit]]) -> list[Instance]:
         instances = [Instance(role, i, units(), observer) for i in range(n)]

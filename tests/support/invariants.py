@@ -41,13 +41,19 @@ class Run(Protocol):
     busy_s: float
 
 
-def check_run(run: Run, limits: Mapping[str, Any], log: Log | None = None) -> None:
+def check_run(
+    run: Run, limits: Mapping[str, Any], log: Log | None = None, priorities: Sequence[int] | None = None
+) -> None:
     """Every invariant of a run in seconds. `limits`: the arguments of run_scheduler, with num_blocks if paged."""
     requests = _requests(run)
+    for position, r in enumerate(requests):
+        r |= {"position": position, "priority": 0 if priorities is None else priorities[position]}
     served = [r for r in requests if not r["rejected"]]
     check_every_request_ends(requests)
-    check_first_come_first_served(served)
-    check_oldest_is_never_preempted(served)
+    if limits.get("order", "arrival") == "arrival":
+        check_first_come_first_served(served)
+        check_oldest_is_never_preempted(served)
+    check_service_order(served, limits.get("order", "arrival"), limits.get("max_wait_s", math.inf))
     check_rejections(requests, limits)
     check_totals(run, served, limits)
     if log is not None:
@@ -78,6 +84,29 @@ def check_first_come_first_served(served: Iterable[Mapping[str, Any]]) -> None:
     for name in ("admitted_s", "first_token_s"):
         times = [r[name] for r in ordered]
         assert times == sorted(times), name
+
+
+def check_service_order(served: Sequence[Mapping[str, Any]], order: str, max_wait_s: float) -> None:
+    """Nobody is admitted while another who is there, and was never admitted, comes before in the order of service.
+
+    First tokens come in the order of first admission, and whoever was admitted first of all is never preempted.
+    """
+
+    def place(r: Mapping[str, Any], now: float) -> tuple[Any, ...]:
+        arrived = (r["arrival_s"], r["position"])
+        if r["arrival_s"] + max_wait_s <= now:
+            return (0, *arrived)
+        own = {"arrival": (), "shortest_prompt": (r["prompt_tokens"],), "priority": (r["priority"],)}
+        return (1, *own[order], *arrived)
+
+    for r in served:
+        now = r["admitted_s"]
+        there = [other for other in served if other["arrival_s"] <= now < other["admitted_s"]]
+        assert all(place(r, now) < place(other, now) for other in there), r
+    ordered = sorted(served, key=lambda r: (r["admitted_s"], *place(r, r["admitted_s"])))
+    firsts = [r["first_token_s"] for r in ordered]
+    assert firsts == sorted(firsts)
+    assert not ordered or ordered[0]["preemptions"] == 0
 
 
 def check_oldest_is_never_preempted(served: Iterable[Mapping[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """Cases for the tests: the golden files, and hypothesis strategies for both clocks."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 from reference_runs import StepLog
 from servesweep.serving.reference import StepTime, schedule
-from servesweep.serving.reference_steps import StepTimes
+from servesweep.serving.reference_queue import ORDERS
+from servesweep.serving.reference_steps import ConstantTimes, StepTimes, times_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGED = sorted(path.stem for path in (GOLDEN / "paged").glob("*.json") if path.stem != "steps")
@@ -66,6 +67,7 @@ class Traffic:
     arrival_s: list[float]
     prompt_tokens: list[int]
     output_tokens: list[int]
+    priorities: list[int] | None = None  # None: all 0
 
 
 @dataclass
@@ -80,9 +82,11 @@ class LaneCase:
     def arrivals(self) -> list[float]:
         return [arrival / self.rate for arrival in self.traffic.arrival_s]
 
+    def step_times(self) -> StepTimes | ConstantTimes:
+        return times_of(self.step)
+
     def step_time(self) -> StepTime:
-        seconds = self.step.get("seconds")
-        return StepTimes(self.step).mixed if seconds is None else lambda *_: float(seconds)
+        return self.step_times().mixed
 
     def limits(self) -> dict[str, Any]:
         """The options, with num_blocks filled in."""
@@ -95,7 +99,8 @@ class LaneCase:
         """The reference's outcome, in the words of servesweep.Result, and its log by columns."""
         log = StepLog()
         requests = (self.arrivals(), self.traffic.prompt_tokens, self.traffic.output_tokens)
-        scheduler, served = schedule(*requests, self.step_time(), **self.limits(), observer=log)
+        options = {**self.limits(), "priorities": self.traffic.priorities, "observer": log}
+        scheduler, served = schedule(*requests, self.step_time(), **options)
         run = SimpleNamespace(
             arrival_s=[s.arrival for s in served],
             prompt_tokens=[s.prompt for s in served],
@@ -224,8 +229,12 @@ def lane_cases(
     traffics: st.SearchStrategy[Traffic] | None = None,
     policy: str | None = None,
     paged: bool | None = None,
+    order: str | None = None,
 ) -> LaneCase:
-    """Under paged memory some requests may never fit, and num_blocks may be left to the KV capacity."""
+    """Under paged memory some requests may never fit, and num_blocks may be left to the KV capacity.
+
+    Without `order` all is as it was before there were orders: requests have no priorities.
+    """
     requests = draw(traffic() if traffics is None else traffics)
     step = draw(step_times())
     policy = draw(st.sampled_from(POLICIES)) if policy is None else policy
@@ -246,7 +255,21 @@ def lane_cases(
     if policy == "prefill_first":
         options["max_tokens"] = draw(st.sampled_from([1, 10, 60, 4096]))
     seconds = step["seconds"] if "seconds" in step else StepTimes(step).mixed(1, 1, 0, 0)
-    return LaneCase(requests, draw(st.sampled_from([0.03, 0.3, 3.0])) / seconds, step, options)
+    rate = draw(st.sampled_from([0.03, 0.3, 3.0])) / seconds
+    if order is not None:
+        options |= draw(order_options(order, rate))
+        priorities = st.lists(st.integers(-2, 2), min_size=len(requests.arrival_s), max_size=len(requests.arrival_s))
+        requests = replace(requests, priorities=draw(priorities))
+    return LaneCase(requests, rate, step, options)
+
+
+@st.composite
+def order_options(draw: st.DrawFn, order: str, rate: float) -> dict[str, Any]:
+    """A service order with or without ageing, after some of the time in which 0 to 10 requests arrive."""
+    options: dict[str, Any] = {"order": order}
+    if ORDERS[order].ages and draw(st.booleans()):
+        options["max_wait_s"] = draw(st.sampled_from([0.0, 0.37, 1.9, 9.7])) / rate
+    return options
 
 
 @st.composite
