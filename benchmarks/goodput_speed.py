@@ -17,12 +17,12 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from servesweep import Lane, Result, attainment, find_goodput, max_rate
+from servesweep import SLO, Lane, Result, attainment, find_goodput, max_rate
 from servesweep.goodput.options import GoodputOptions
 from servesweep.goodput.search import searched_plan
 from servesweep.serving.reference_answers import answer
 
-SLO = {"ttft": 500.0, "tpot": 25.0}
+LIMITS = SLO(ttft_s=0.5, tpot_s=0.025)
 
 
 def experiment(requests: int) -> dict[str, object]:
@@ -55,7 +55,7 @@ def bisected_by_reference(lane: Lane) -> float:
         done = answer(replace(lane, rate=rate))
         first, finish = ([getattr(seq, name) for seq in done] for name in ("first_token", "finish"))
         result = Result(work.arrival_s / rate, work.prompt_tokens, work.output_tokens, first, finish)
-        return attainment(result, SLO["ttft"] / 1000, SLO["tpot"] / 1000)
+        return attainment(result, slo=LIMITS)
 
     return max_rate(run, target=0.9, lo=0.05, hi=64.0, iters=14)
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--reference-cells", type=int, default=3)
     args = parser.parse_args()
     config = experiment(args.requests)
-    plan = searched_plan(config, GoodputOptions(), slo=SLO)
+    plan = searched_plan(config, GoodputOptions(), slo=LIMITS)
     assert len(plan.cells) == 100, len(plan.cells)
     picked = np.linspace(0, 99, 2 * args.reference_cells + 1).astype(int)[1::2].tolist()
 
@@ -78,7 +78,7 @@ def main() -> None:
     before_s, rates = reference()
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
-        found = find_goodput(config, slo=SLO, workers=1, out=folder, progress=False)
+        found = find_goodput(config, slo=LIMITS, workers=1, out=folder, progress=False)
         search_s = time.process_time() - begin
         answers = found.df["max_rate_rps"].to_numpy()
     np.testing.assert_allclose(answers[picked], rates, rtol=1e-9)

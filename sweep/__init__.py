@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .experiment.tables import ConfigError
+    from .goodput.options import GoodputOptions
     from .goodput.placement import Placement, find_placement
     from .goodput.search import Goodput, SearchInterrupted, SearchStopped, find_goodput
     from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .measures.instances import InstanceFacts
     from .measures.metrics import attainment, max_rate, percentile
     from .measures.result import LaneResults, Result
+    from .measures.slo import SLO
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
     from .serving.routers import ROUTERS
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "hardware.catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
     "experiment.tables": ("ConfigError",),
+    "goodput.options": ("GoodputOptions",),
     "goodput.search": ("Goodput", "SearchInterrupted", "SearchStopped", "find_goodput"),
     "runner.run": ("Interrupted", "Run", "RunStopped"),
     "hardware.parts": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
@@ -45,6 +48,7 @@ _MODULES = {
     "serving.whole_steps": ("Request", "simulate"),
     "measures.instances": ("InstanceFacts",),
     "measures.result": ("LaneResults", "Result"),
+    "measures.slo": ("SLO",),
     "runner.runner": ("iter_run", "run_grid"),
     "workloads.conversation": ("conversation_workload",),
     "serving.run": ("run_systems",),
@@ -68,6 +72,7 @@ __all__ = [
     "IB_NDR",
     "NVLINK_4",
     "ROUTERS",
+    "SLO",
     "Chip",
     "Colocated",
     "ConfigError",
@@ -75,6 +80,7 @@ __all__ = [
     "DecodeOnly",
     "Disaggregated",
     "Goodput",
+    "GoodputOptions",
     "InstanceFacts",
     "Interrupted",
     "Lane",

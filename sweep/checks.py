@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -94,6 +94,6 @@ def finite(value: Any) -> bool:
         return False
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a number (no bool), be it infinite or NaN."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from .selection import axes, plain
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from .ranking import COMPARISON_GROUPS, COMPETING_AXES, TARGET, BestRate
 from .selection import short_text
 

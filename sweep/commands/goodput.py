@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import EXIT_FAILED_CELLS, add_command, at_least_one, format_workloads, print_json, say, workload_texts
+from .options import (
+    EXIT_FAILED_CELLS,
+    add_command,
+    at_least_one,
+    format_workloads,
+    print_json,
+    say,
+    slo_limits,
+    workload_texts,
+)
 
 if TYPE_CHECKING:
     from .options import Commands
@@ -32,7 +41,8 @@ def add(commands: Commands) -> None:
         metavar="NAME:MS",
         nargs="+",
         action="extend",
-        help="limits in ms on ttft, tpot, e2e, itl_max, these and no others (default: [slo] of the experiment)",
+        help="limits in milliseconds, as in TOML, on ttft, tpot, e2e, itl_max, these and no others (default: [slo] of "
+        "the experiment)",
     )
     parser.add_argument(
         "--attainment", metavar="SHARE", type=float, default=0.9, help="share of the requests that must meet them (0.9)"
@@ -83,13 +93,19 @@ def _goodput(options: argparse.Namespace) -> int:
     from ..reports.frontier import best_goodputs, check_baseline, format_goodputs
     from ..reports.goodput_tables import goodput_json, print_frontier
 
-    wanted = GoodputOptions(
-        options.attainment, options.lo, options.hi, options.iters, options.rel_tol, options.find_upper, options.joint
+    asked = GoodputOptions(
+        attainment=options.attainment,
+        lo=options.lo,
+        hi=options.hi,
+        iters=options.iters,
+        rel_tol=options.rel_tol,
+        find_upper=options.find_upper,
+        joint=options.joint,
     )
     plan = searched_plan(
         options.config,
-        wanted,
-        slo=options.slo,
+        asked,
+        slo=slo_limits(options.slo),
         warmup=options.warmup,
         cooldown=options.cooldown,
         trace=options.trace,
@@ -98,14 +114,14 @@ def _goodput(options: argparse.Namespace) -> int:
     baseline = check_baseline(plan, options.baseline)
     if not options.quiet:
         say(format_workloads(workload_texts(plan)))
-    found = search_plan(plan, wanted, workers=options.workers, out=options.out, progress=not options.quiet)
+    found = search_plan(plan, asked, workers=options.workers, out=options.out, progress=not options.quiet)
     best = best_goodputs(found.df)
     if options.json:
         print_json(goodput_json(found, best, baseline))
     else:
-        slos = format_slos(found.df) if wanted.joint else f"{format_slos(found.df)}, each on its own"
-        print_frontier(best, baseline, wanted.attainment, slos)
-        print("\n".join(format_goodputs(best, baseline, wanted.attainment)))
+        slos = format_slos(found.df) if asked.joint else f"{format_slos(found.df)}, each on its own"
+        print_frontier(best, baseline, asked.attainment, slos)
+        print("\n".join(format_goodputs(best, baseline, asked.attainment)))
         for warning in found.warnings:
             print(f"Warning: {warning}")
     if not options.quiet:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +75,33 @@ def a_share(text: str) -> float:
     if not 0 < share <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a share above 0 and at most 1, such as 0.9")
     return share
+
+
+def slo_limits(texts: Sequence[str] | None) -> dict[str, float] | None:
+    """The keys of [slo], in milliseconds, that texts such as "ttft:200" stand for; ConfigError for what is none."""
+    from ..checks import nearest
+    from ..experiment.tables import ConfigError
+    from ..measures.slo import SLOS
+
+    if texts is None:
+        return None
+    limits: dict[str, float] = {}
+    problems = []
+    for name, _, text in (text.partition(":") for text in texts):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if name not in SLOS:
+            problems.append(f"slo {name!r}: is unknown{nearest(name, SLOS)}")
+        elif f"{name}_ms" in limits:
+            problems.append(f"slo {name!r}: is given twice")
+        elif not 0 < value < math.inf:
+            problems.append(f"slo {name}:{text}: must be a positive number of milliseconds, as in {name}:200")
+        limits[f"{name}_ms"] = value
+    if problems:
+        raise ConfigError(problems)
+    return limits
 
 
 def print_json(content: Any) -> None:

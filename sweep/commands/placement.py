@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, say
+from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, say, slo_limits
 
 if TYPE_CHECKING:
     from .options import Commands
@@ -44,8 +44,8 @@ def add(commands: Commands) -> None:
         metavar="NAME:MS",
         nargs="+",
         action="extend",
-        help="limits in ms on ttft and tpot, and also e2e, itl_max, these and no others (default: [slo] of the "
-        "experiment)",
+        help="limits in milliseconds, as in TOML, on ttft and tpot, and also e2e, itl_max, these and no others "
+        "(default: [slo] of the experiment)",
     )
     parser.add_argument(
         "--attainment", metavar="SHARE", type=float, default=0.9, help="share of the requests that must meet them (0.9)"
@@ -92,7 +92,7 @@ def _placement(options: argparse.Namespace) -> int:
         options.config,
         n_gpus=options.n_gpus,
         exhaustive=options.exhaustive,
-        slo=options.slo,
+        slo=slo_limits(options.slo),
         attainment=options.attainment,
         lo=options.lo,
         hi=options.hi,

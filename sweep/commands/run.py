@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         help="processes (default: one for each core, fewer for small sweeps)",
     )
     parser.add_argument(
-        "--max-lanes",
+        "--max-batch-cells",
         metavar="N",
         type=at_least_one,
         help="most cells that are simulated together (1000): with fewer, a stopped run keeps more, and takes longer",
@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..experiment.plan import expand
     from ..experiment.reader import load_experiment
     from ..experiment.tables import ConfigError
-    from ..runner.runner import check_backend
+    from ..runner.execution import check_backend
 
     try:
         check_backend(options.backend, options.scheduler, options.workers)
@@ -114,7 +114,7 @@ def _run(options: argparse.Namespace) -> int:
         workers=options.workers,
         out=options.out,
         progress=not options.quiet,
-        max_lanes=_max_lanes(options),
+        max_batch_cells=_max_batch_cells(options),
         fresh=options.fresh,
         retry_failed=options.retry_failed,
         backend=options.backend,
@@ -154,11 +154,11 @@ def _run(options: argparse.Namespace) -> int:
 def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     from ..runner.batches import estimate, make_batches
     from ..runner.directory import check_directory, output_directory
-    from ..runner.runner import choose_workers
+    from ..runner.execution import choose_workers
 
     check_directory(output_directory(plan.experiment, options.out))
     workers = choose_workers(plan, plan.feasible, options.workers)
-    batches = make_batches(plan, plan.feasible, workers, _max_lanes(options))
+    batches = make_batches(plan, plan.feasible, workers, _max_batch_cells(options))
     facts = plan_json(plan, estimate(plan, batches, workers), workers)
     if options.json:
         print_json(facts)
@@ -208,7 +208,7 @@ def format_plan(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _max_lanes(options: argparse.Namespace) -> int:
-    from ..runner.batches import MAX_LANES
+def _max_batch_cells(options: argparse.Namespace) -> int:
+    from ..runner.batches import MAX_BATCH_CELLS
 
-    return MAX_LANES if options.max_lanes is None else int(options.max_lanes)
+    return MAX_BATCH_CELLS if options.max_batch_cells is None else int(options.max_batch_cells)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from ..serving.system import System
 from ..workloads.workload import LognormalLen, Workload, make_workload
 from .keys import column_of, key_names

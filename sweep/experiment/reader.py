@@ -29,7 +29,7 @@ def load_experiment(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,
     trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (),
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
     requests: str | None = None,
     steps: str | None = None,
     instances: str | None = None,
@@ -69,6 +69,7 @@ def load_experiment(
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
         tables["workload"] = _on_trace(tables["workload"], trace)
         reader.places["workload", "path"] = "--trace"
+    settings = () if settings is None else settings
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             reader.set(tables, str(key), value, f"settings: {key!r}", "settings")

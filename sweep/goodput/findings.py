@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..kernels.steptime import step_seconds
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from .bisection import CONVERGED, LOWER_END_FAILS, UPPER_END_PASSES, Search
 
 if TYPE_CHECKING:

@@ -1,30 +1,40 @@
-"""What a search for goodput is asked: the target, the rates between which it looks, the SLOs."""
+"""What a search for goodput is asked: the target, and the rates between which it looks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..checks import nearest
 from ..experiment.tables import ConfigError
-from ..measures.latencies import SLOS
 from .bisection import MOST_DOUBLINGS, Search
 
-NO_SLO = 'slo: must be given, as --slo ttft:200 tpot:50, or by keys of [slo] such as "ttft_ms"'
+NO_SLO = "slo: must be given, as --slo ttft:200 tpot:50, slo=SLO(ttft_s=0.2), or by keys of [slo] such as ttft_ms"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GoodputOptions:
-    """What is searched for. ConfigError names what is wrong, and what is allowed.
+    """What a search for goodput asks.
 
-    attainment  share of the requests that must meet the SLOs
-    lo, hi      rates searched between, requests/s, each from 1e-9 to 1e9
-    iters       halvings; None: 14, or as many as `rel_tol` takes
-    rel_tol     halve until the ends are this close, hi / lo - 1
-    find_upper  double an upper end that passes until it fails, at most 20 times
-    joint       a request must meet every SLO; otherwise each SLO must reach the attainment on its own
+    Parameters
+    ----------
+    attainment
+        Share of the requests that must meet the SLOs.
+    lo, hi
+        Rates searched between, in requests/s, each from 1e-9 to 1e9.
+    iters
+        Halvings. None: 14, or as many as `rel_tol` takes.
+    rel_tol
+        Halve until the ends are this close, hi / lo - 1. None: halve `iters` times.
+    find_upper
+        Double an upper end that passes until it fails, at most 20 times.
+    joint
+        A request must meet every limit; otherwise each limit must reach the attainment on its own.
+
+    Raises
+    ------
+    ConfigError
+        Names everything that is wrong, and what is allowed.
     """
 
     attainment: float = 0.9
@@ -48,14 +58,14 @@ class GoodputOptions:
             if value is None and name in ("rel_tol", "iters"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
-                problems.append(f"{name} = {value!r}: must be {allowed}")
+                problems.append(f"{name}={value!r}: must be {allowed}")
         for name in ("find_upper", "joint"):
             if not isinstance(getattr(self, name), bool):
-                problems.append(f"{name} = {getattr(self, name)!r}: must be True or False")
+                problems.append(f"{name}={getattr(self, name)!r}: must be True or False")
         if not problems and self.lo > self.hi:
-            problems.append(f"lo = {self.lo!r}: must be at most hi, which is {self.hi!r}")
+            problems.append(f"lo={self.lo!r}: must be at most hi, which is {self.hi!r}")
         if self.iters is not None and self.rel_tol is not None:
-            problems.append(f"iters = {self.iters!r}: has no effect with rel_tol, which halves as often as needed")
+            problems.append(f"iters={self.iters!r}: has no effect with rel_tol, which halves as often as needed")
         if problems:
             raise ConfigError(problems)
 
@@ -69,30 +79,3 @@ class GoodputOptions:
         """The options as plain values, those that decide nothing left out."""
         iters = 14 if self.iters is None and self.rel_tol is None else self.iters
         return {key: value for key, value in {**asdict(self), "iters": iters}.items() if value is not None}
-
-
-def parse_slos(slo: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
-    """Limits in ms by name, from a mapping or from texts such as "ttft:200"; ConfigError for what is none."""
-    if isinstance(slo, Mapping):
-        pairs: list[tuple[str, Any]] = list(slo.items())
-    elif isinstance(slo, Sequence) and not isinstance(slo, str) and all(isinstance(part, str) for part in slo):
-        pairs = [(name, text) for name, _, text in (part.partition(":") for part in slo)]
-    else:
-        raise ConfigError([f'slo={slo!r}: must be limits in ms, {{"ttft": 200}} or ["ttft:200"]'])
-    limits: dict[str, float] = {}
-    problems = []
-    for name, given in pairs:
-        try:
-            value = math.nan if isinstance(given, bool) else float(given)
-        except (TypeError, ValueError, OverflowError):
-            value = math.nan
-        if name not in SLOS:
-            problems.append(f"slo {name!r}: is unknown{nearest(name, SLOS)}")
-        elif name in limits:
-            problems.append(f"slo {name!r}: is given twice")
-        elif not 0 < value < math.inf:
-            problems.append(f"slo {name}:{given}: must be a positive number of milliseconds, as in {name}:200")
-        limits[name] = value
-    if problems or not limits:
-        raise ConfigError(problems or [NO_SLO])
-    return limits

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from .. import checks
 from ..experiment.plan import Plan
 from ..experiment.tables import TABLES, ConfigError, Experiment
+from ..measures.slo import SLO
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..tables.build import placement_table, write_table
 from ..tables.filenames import PLACEMENT_FACTS, PLACEMENT_FILES, table_file
@@ -46,11 +47,28 @@ _SEARCHED = {  # keys that may have several values: what is searched, and what o
 class Placement:
     """A placement search that has ended, as its directory holds it.
 
-    split      what was chosen, and what its roles on their own promised
-    balanced   the split of all pairs of parallelisms that promises most, which need not be of the best ones
-    verdict    the outcome in a line
-    warnings   what to know before the numbers are used
-    failed     candidates whose simulation failed
+    Attributes
+    ----------
+    experiment, options
+        What was asked.
+    directory
+        Where the tables are.
+    n_gpus
+        GPUs to split.
+    split
+        What was chosen, and what its roles on their own promised.
+    balanced
+        The split of all pairs of parallelisms that promises most, which need not be of the best ones.
+    is_exhaustive
+        Whether all systems were searched too.
+    verdict
+        The outcome in a line.
+    warnings
+        What to know before the numbers are used.
+    failed
+        Candidates whose simulation failed.
+    wall_s
+        Seconds that the search took.
     """
 
     experiment: Experiment
@@ -98,7 +116,7 @@ def find_placement(
     *,
     n_gpus: int | None = None,
     exhaustive: bool = False,
-    slo: Mapping[str, float] | Sequence[str] | None = None,
+    slo: SLO | Mapping[str, float | None] | None = None,
     attainment: float = 0.9,
     lo: float = 0.05,
     hi: float = 64.0,
@@ -108,25 +126,45 @@ def find_placement(
     workers: int | None = None,
     out: str | Path | None = None,
     trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (),
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Placement:
-    """Choose parallelism and number of prefill and decode instances for a number of GPUs, and write the tables.
+    """Choose parallelism and number of prefill and decode instances for a number of GPUs; writes the tables.
 
-    config      an experiment as for `find_goodput`. tp and pp of [instance], or of a role's own table, are what is
-                searched; its system, numbers of instances and rates are not used; its policies and budgets are those
-                of the colocated systems that `exhaustive` compares with
-    n_gpus      GPUs to split, at least 2; None: system.n_gpus of the experiment
-    exhaustive  also search every split with every pair of parallelisms of at most n_gpus, and colocated systems
-    slo, attainment, lo, hi, rel_tol, warmup, cooldown, workers, out, trace, settings, progress
-                as for `find_goodput`; an upper end that passes is doubled. ttft and tpot must be limited
+    Parameters
+    ----------
+    config
+        An experiment as for `find_goodput`. tp and pp of [instance], or of a role's own table, are what is searched;
+        its system, numbers of instances and rates are not used; its policies and budgets are those of the colocated
+        systems that `exhaustive` compares with.
+    n_gpus
+        GPUs to split, at least 2. None: system.n_gpus of the experiment.
+    exhaustive
+        Also search every split with every pair of parallelisms of at most n_gpus, and colocated systems.
+    slo
+        As for `find_goodput`; TTFT and TPOT must be limited.
+    attainment, lo, hi, rel_tol
+        See `GoodputOptions`; `lo` and `hi` are in requests/s, and an upper end that passes is doubled.
+    warmup, cooldown, workers, out, trace, settings, progress
+        As for `find_goodput`.
 
-    ConfigError when something is wrong, no pair of instances fits, or a role meets its SLO with no parallelism.
-    `SearchInterrupted` on Ctrl-C: the part that was stopped has its rates in a folder of its own.
+    Returns
+    -------
+    Placement
+        What was chosen, and every candidate in its `df`.
+
+    Raises
+    ------
+    ConfigError
+        When something is wrong, no pair of instances fits, or a role meets its SLO with no parallelism.
+    SearchInterrupted
+        On Ctrl-C: the part that was stopped has its rates in a folder of its own.
+    SearchStopped
+        When the tables cannot be written.
     """
     started = time.perf_counter()
     checks.whether("exhaustive", exhaustive)
-    options = GoodputOptions(attainment, lo, hi, rel_tol=rel_tol, find_upper=True)
+    options = GoodputOptions(attainment=attainment, lo=lo, hi=hi, rel_tol=rel_tol, find_upper=True)
     experiment = placed_experiment(
         config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings
     )
@@ -172,15 +210,31 @@ def find_placement(
 
 
 def placed_experiment(
-    config: str | Path | Mapping[str, Any] | Experiment, options: GoodputOptions, **loading: Any
+    config: str | Path | Mapping[str, Any] | Experiment,
+    options: GoodputOptions,
+    *,
+    slo: SLO | Mapping[str, float | None] | None = None,
+    warmup: float | None = None,
+    cooldown: float | None = None,
+    trace: str | Path | None = None,
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
 ) -> Experiment:
     """An experiment of both kinds of system, so that every key of either may be given; ConfigError if it is no single
     question, or lacks an SLO.
 
-    loading  options of `searched_experiment`
+    The rest is as `searched_experiment` takes it.
     """
     kinds = (["colocated", "disaggregated"], "placement")
-    experiment = searched_experiment(config, options, **loading, further={"system.kind": kinds})
+    experiment = searched_experiment(
+        config,
+        options,
+        slo=slo,
+        warmup=warmup,
+        cooldown=cooldown,
+        trace=trace,
+        settings=settings,
+        further={"system.kind": kinds},
+    )
     problems = []
     for table in TABLES:
         for key, values in vars(getattr(experiment, table)).items():
@@ -213,7 +267,7 @@ def role_plan(experiment: Experiment, options: GoodputOptions, role: str, n_gpus
     return searched_plan(
         experiment,
         options,
-        slo={name: getattr(experiment.slo, f"{name}_ms")[0]},
+        slo={f"{name}_ms": getattr(experiment.slo, f"{name}_ms")[0]},
         settings={
             **{f"instance.{key}": list(values) for key, values in own.items()},
             "system.kind": f"{role}_only",

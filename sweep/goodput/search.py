@@ -18,16 +18,16 @@ from .. import checks
 from ..experiment.plan import Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
-from ..measures.latencies import SLOS
+from ..measures.slo import SLO, SLOS, slo_table
 from ..runner.backends import BackendLost, InProcess, Processes, iter_outcomes
-from ..runner.batches import MAX_LANES, estimate, make_batches
+from ..runner.batches import MAX_BATCH_CELLS, estimate, make_batches
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
+from ..runner.execution import choose_workers
 from ..runner.progress import Progress, Silent
-from ..runner.runner import choose_workers
 from ..runner.tasks import Outcome, make_task
 from ..serving.early_stop import Criterion
 from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES
-from .options import NO_SLO, GoodputOptions, parse_slos
+from .options import NO_SLO, GoodputOptions
 from .searches import Searches
 
 if TYPE_CHECKING:
@@ -38,8 +38,20 @@ if TYPE_CHECKING:
 class Goodput:
     """A search that has ended, as its directory holds it.
 
-    counts    cells; infeasible, failed; and of the others how many had each ending
-    warnings  what to know before the numbers are used
+    Attributes
+    ----------
+    experiment, options
+        What was asked.
+    directory
+        Where the tables are.
+    counts
+        Cells; infeasible, failed; and of the others how many had each ending.
+    warnings
+        What to know before the numbers are used.
+    rounds, probes
+        Rounds of simulation, and rates simulated.
+    wall_s
+        Seconds that the search took.
     """
 
     experiment: Experiment
@@ -79,7 +91,7 @@ class SearchInterrupted(KeyboardInterrupt):
 def find_goodput(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,
-    slo: Mapping[str, float] | Sequence[str] | None = None,
+    slo: SLO | Mapping[str, float | None] | None = None,
     attainment: float = 0.9,
     lo: float = 0.05,
     hi: float = 64.0,
@@ -92,30 +104,59 @@ def find_goodput(
     workers: int | None = None,
     out: str | Path | None = None,
     trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (),
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
     progress: bool = True,
-    max_lanes: int = MAX_LANES,
+    max_batch_cells: int = MAX_BATCH_CELLS,
     look_ahead: int | None = None,
 ) -> Goodput:
-    """The highest request rate that meets the SLOs, for every configuration of an experiment, and write the tables.
+    """The highest request rate that meets the SLOs, for every configuration of an experiment; writes the tables.
 
-    config     as for `run_grid`. Its request rates are not used, and need not be there
-    slo        limits in ms, {"ttft": 200, "tpot": 50} or ["ttft:200", "tpot:50"], of ttft, tpot, e2e, itl_max: these
-               and no others. None: those of the experiment
-    attainment, lo, hi, iters, rel_tol, find_upper, joint    see `GoodputOptions`
-    warmup, cooldown    shares of the requests, the first and the last to arrive, that are not counted; None: those of
-               the experiment
-    workers, out, trace, settings, progress    as for `run_grid`
-    max_lanes, look_ahead    most rates that are simulated together, and most rates of one configuration in a round;
-               they change speed, memory and the probes that are not asked for, never an answer
+    Parameters
+    ----------
+    config
+        A TOML file, the name of a ready experiment, tables as a dict, or an `Experiment`. Its request rates are not
+        used, and need not be there.
+    slo
+        The limits, these and no others: an `SLO` in seconds, or a dict of keys of [slo] in milliseconds, such as
+        `{"ttft_ms": 200}`. None: those of the experiment.
+    attainment, lo, hi, iters, rel_tol, find_upper, joint
+        See `GoodputOptions`; `lo` and `hi` are in requests/s.
+    warmup, cooldown
+        Shares of the requests, the first and the last to arrive, that are not counted. None: those of the experiment.
+    workers, out, trace, settings, progress
+        As for `run_grid`.
+    max_batch_cells
+        Most rates that are simulated together. It changes speed and memory, never an answer.
+    look_ahead
+        Most rates of one configuration in a round. It changes speed and the probes that are not asked for, never an
+        answer. None: as many as are worth it.
 
-    ConfigError before anything runs when something is wrong; a configuration whose simulation fails is a row with
-    status "failed". `SearchInterrupted`, a KeyboardInterrupt, on Ctrl-C, after the finished rounds were written.
+    Returns
+    -------
+    Goodput
+        Its `df` has one row a configuration; one whose simulation failed has status "failed".
+
+    Raises
+    ------
+    ConfigError
+        Before anything runs, when something is wrong.
+    SearchInterrupted
+        A KeyboardInterrupt, on Ctrl-C, after the finished rounds were written.
+    SearchStopped
+        When the tables cannot be written.
     """
-    options = GoodputOptions(attainment, lo, hi, iters, rel_tol, find_upper, joint)
+    options = GoodputOptions(
+        attainment=attainment, lo=lo, hi=hi, iters=iters, rel_tol=rel_tol, find_upper=find_upper, joint=joint
+    )
     plan = searched_plan(config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings)
     return search_plan(
-        plan, options, workers=workers, out=out, progress=progress, max_lanes=max_lanes, look_ahead=look_ahead
+        plan,
+        options,
+        workers=workers,
+        out=out,
+        progress=progress,
+        max_batch_cells=max_batch_cells,
+        look_ahead=look_ahead,
     )
 
 
@@ -123,11 +164,11 @@ def searched_plan(
     config: str | Path | Mapping[str, Any] | Experiment,
     options: GoodputOptions,
     *,
-    slo: Mapping[str, float] | Sequence[str] | None = None,
+    slo: SLO | Mapping[str, float | None] | None = None,
     warmup: float | None = None,
     cooldown: float | None = None,
     trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (),
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
 ) -> Plan:
     """The configurations of an experiment: its cells without their rates, all at the lower end of the search."""
     plan = expand(
@@ -142,30 +183,35 @@ def searched_experiment(
     config: str | Path | Mapping[str, Any] | Experiment,
     options: GoodputOptions,
     *,
-    slo: Mapping[str, float] | Sequence[str] | None = None,
+    slo: SLO | Mapping[str, float | None] | None = None,
     warmup: float | None = None,
     cooldown: float | None = None,
     trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (),
+    settings: Sequence[str] | Mapping[str, Any] | None = None,
     further: Mapping[str, tuple[Any, str]] | None = None,
 ) -> Experiment:
     """An experiment with the options of a search, and those in `further`, as `load_experiment` takes them."""
     for text in settings if isinstance(settings, Mapping | Sequence) and not isinstance(settings, str) else ():
         if str(text).partition("=")[0].strip() in ("request_rate_rps", "workload.request_rate_rps"):
             raise ConfigError([f"settings {text!r}: has no effect: the rate is searched for, between lo and hi"])
-    keys: dict[str, tuple[Any, str]] = {
+    values: dict[str, tuple[Any, str]] = {
         "workload.request_rate_rps": (float(options.lo), "lo"),
         "output.requests": (None, "goodput"),
         "output.steps": (None, "goodput"),
         "output.instances": (None, "goodput"),
     }
     if slo is not None:
-        limits = parse_slos(slo)
-        keys |= {f"slo.{name}_ms": (limits.get(name), "slo") for name in SLOS}
-    keys |= {
+        try:
+            limits = slo_table(slo)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
+        if all(limit is None for limit in limits.values()):
+            raise ConfigError([NO_SLO])
+        values |= {f"slo.{key}": (limit, "slo") for key, limit in limits.items()}
+    values |= {
         f"slo.{key}": (share, key) for key, share in (("warmup", warmup), ("cooldown", cooldown)) if share is not None
     }
-    return load_experiment(config, trace=trace, settings=settings, options={**keys, **(further or {})})
+    return load_experiment(config, trace=trace, settings=settings, options={**values, **(further or {})})
 
 
 def search_plan(
@@ -175,31 +221,31 @@ def search_plan(
     workers: int | None = None,
     out: str | Path | None = None,
     progress: bool = True,
-    max_lanes: int = MAX_LANES,
+    max_batch_cells: int = MAX_BATCH_CELLS,
     look_ahead: int | None = None,
 ) -> Goodput:
     """`find_goodput` for a plan that `searched_plan` has made."""
-    max_lanes = checks.whole("max_lanes", max_lanes, 1)
+    max_batch_cells = checks.whole("max_batch_cells", max_batch_cells, 1)
     look_ahead = look_ahead if look_ahead is None else checks.whole("look_ahead", look_ahead, 1)
     checks.whether("progress", progress)
     directory = prepare_directory(output_directory(plan.experiment, out), GOODPUT_FILES)
     slo = plan.experiment.slo
     criterion = Criterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
     searches = Searches(plan, options.start(), criterion, options.tables())
-    wanted = searches.wanted(max_lanes, look_ahead)
+    wanted = searches.wanted(max_batch_cells, look_ahead)
     first = searches.probe_plan(wanted)
     workers = choose_workers(first, first.feasible, workers)
     backend = Processes(workers) if workers > 1 else InProcess()
     started = time.perf_counter()
     interrupted = False
     rounds: list[dict[str, Any]] = []
-    expected_s = estimate(first, make_batches(first, first.feasible, workers, max_lanes), workers).wall_s
+    expected_s = estimate(first, make_batches(first, first.feasible, workers, max_batch_cells), workers).wall_s
     decisions = searches.decisions
     with SearchProgress(decisions, 0, 4 * expected_s) if progress else Silent() as shown:
         while wanted:
             probes, begun = searches.probe_plan(wanted), time.perf_counter()
             shown.note = f"round {len(rounds) + 1}: {len(wanted):,} rates"
-            batches = make_batches(probes, range(len(wanted)), workers, max_lanes)
+            batches = make_batches(probes, range(len(wanted)), workers, max_batch_cells)
             outcomes: list[Outcome] = []
             stopping = searches.stopping(wanted)
             tasks = (make_task(probes, batch, set(), set(), stopping=stopping) for batch in batches)
@@ -221,7 +267,7 @@ def search_plan(
                 searches.write_probes(directory)
             made, elapsed = decisions - searches.decisions, time.perf_counter() - started
             shown.advance(before - searches.decisions, 0, elapsed * decisions / max(made, 1))
-            wanted = searches.wanted(max_lanes, look_ahead)
+            wanted = searches.wanted(max_batch_cells, look_ahead)
     found = Goodput(
         plan.experiment,
         options,

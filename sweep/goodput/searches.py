@@ -12,7 +12,7 @@ import numpy as np
 from ..experiment.plan import Plan, content_id
 from ..measures.columns import MEASURES
 from ..measures.intervals import wilson_interval
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Outcome, Stopping
 from ..serving.early_stop import Criterion
@@ -70,14 +70,14 @@ class Searches:
         """Decisions that are still to be made, as far as one can tell."""
         return sum(self.states[at].decisions_left for at in self.going)
 
-    def wanted(self, max_lanes: int, look_ahead: int | None) -> list[Wanted]:
+    def wanted(self, max_batch_cells: int, look_ahead: int | None) -> list[Wanted]:
         """The probes of the next round: for each search as many as fit one batch together; when all have ended, those
         next to the answers that had been stopped."""
         going = self.going
         if not going:
             return [Wanted(at, rate, False, False) for at in self.states for rate in self._incomplete(at)]
         longest = max(len(self.plan.cells[at].traffic.workload) for at in going)
-        lanes = max(1, min(max_lanes, BATCH_BYTES // (BYTES_PER_REQUEST * max(longest, 1))))
+        lanes = max(1, min(max_batch_cells, BATCH_BYTES // (BYTES_PER_REQUEST * max(longest, 1))))
         count = look_ahead or rates_ahead(len(going), lanes)
         wanted = []
         for at in going:

@@ -11,10 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from ..arrays import Bools, Floats, Ints
 from .balance import BALANCE, balance_measures, prefills_only
-from .latencies import GAPS, LATENCIES, PERCENTILES, ROWS, SLOS, SystemArrays, itl_columns, latency, meets
+from .latencies import ITL, LATENCIES, PERCENTILES, ROWS, SystemArrays, itl_columns, latency, meets
+from .slo import SLOS
 from .window import MeasurementWindow, check_shares, ratio, row_means, row_percentiles
 
 MEASURES = (
@@ -50,10 +52,7 @@ _CHUNK_ELEMENTS = 1 << 17  # systems x requests looked at in one go: temporaries
 def measures(
     results: SystemArrays,
     *,
-    ttft_slo_s: float | Floats | None,
-    tpot_slo_s: float | Floats | None,
-    e2e_slo_s: float | Floats | None = None,
-    itl_max_slo_s: float | Floats | None = None,
+    limits: Mapping[str, ArrayLike],
     warmup: float,
     cooldown: float,
     n_gpus: int | Ints,
@@ -66,8 +65,8 @@ def measures(
     ----------
     results
         The outcome of C systems.
-    ttft_slo_s, tpot_slo_s, e2e_slo_s, itl_max_slo_s
-        Seconds, one for all or one a system; None or NaN: not checked.
+    limits
+        Seconds by latency of `SLOS`, one for all or one a system. NaN, or left out: not checked.
     warmup, cooldown
         See `attainment`.
     n_gpus
@@ -81,21 +80,20 @@ def measures(
     Raises
     ------
     ValueError
-        A negative SLO, a share outside [0, 1], fewer than one GPU.
+        A negative limit, a share outside [0, 1], fewer than one GPU.
     """
     count = len(results.n_requests)
-    given = {"ttft": ttft_slo_s, "tpot": tpot_slo_s, "e2e": e2e_slo_s, "itl_max": itl_max_slo_s}
-    limits = {name: slo_column(f"{name}_slo_s", limit, count) for name, limit in given.items()}
+    given = {name: _limits(f"{name}_s", limits.get(name, np.nan), count) for name in SLOS}
     check_shares(warmup, cooldown)
     gpus = np.broadcast_to(np.asarray(n_gpus), (count,))
     if np.any(gpus < 1):
-        raise ValueError(f"n_gpus is {gpus.min()!s}, but a system has at least 1 GPU")
+        raise ValueError(f"n_gpus={gpus.min()!s}: must be at least 1")
 
     prefilled = prefills_only(results.instances, count)
     parts = [
         _measures(
             _systems_of(results, rows),
-            {name: limit[rows] for name, limit in limits.items()},
+            {name: limit[rows] for name, limit in given.items()},
             warmup,
             cooldown,
             gpus[rows],
@@ -110,32 +108,29 @@ def measures(
     return {name: columns[name] for name in MEASURES}
 
 
-def slo_column(name: str, value: float | Floats | None, systems: int) -> Floats:
+def _limits(name: str, value: ArrayLike, systems: int) -> Floats:
     """One limit a system, float64 [systems], NaN where nothing is checked."""
-    try:
-        limit = np.asarray(np.nan if value is None else value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}, but must be seconds, at least 0, or None for no check") from None
+    limit = np.asarray(value, dtype=np.float64)
     if np.any(limit < 0):
-        raise ValueError(f"{name} is {np.nanmin(limit):g}, but must be seconds, at least 0, or None for no check")
+        raise ValueError(f"{name}={np.nanmin(limit):g}: must be seconds, at least 0, or NaN for no check")
     return np.broadcast_to(limit, (systems,))
 
 
 def _systems_of(results: SystemArrays, rows: slice) -> SystemArrays:
-    gaps = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in GAPS}
-    return cast(SystemArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in ROWS}, **gaps))
+    itl = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in ITL}
+    return cast(SystemArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in ROWS}, **itl))
 
 
 def _measures(
     systems: SystemArrays,
-    slos: Mapping[str, Floats],
+    limits: Mapping[str, Floats],
     warmup: float,
     cooldown: float,
     gpus: Ints,
     prefilled: Bools,  # requests are done with their first token
 ) -> dict[str, npt.NDArray[Any]]:
     window = MeasurementWindow(systems.arrival_s, systems.n_requests, warmup, cooldown)
-    met_alone, met = meets(systems, slos)
+    met_alone, met = meets(systems, limits)
     done_s = systems.finish_s
     if prefilled.any():
         done_s = np.where(prefilled[:, None], systems.first_token_s, done_s)
@@ -150,7 +145,7 @@ def _measures(
         "attainment_requests": window.size,
         **{
             f"{name}_attainment": np.where(np.isnan(limit), np.nan, ratio(window.count(met_alone[name]), window.size))
-            for name, limit in slos.items()
+            for name, limit in limits.items()
         },
         "request_goodput_rps": np.count_nonzero(met, axis=1) / duration,
         "request_throughput_rps": finished_count / duration,

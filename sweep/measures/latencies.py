@@ -6,7 +6,7 @@ C systems, N requests of the longest workload; R systems of a chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,9 @@ from ..kernels.gaps import BINS, middles_s
 from .instances import InstanceFacts
 from .window import ratio
 
-LATENCIES = ("ttft", "tpot", "e2e", "queue_delay", "kv_transfer", "itl_max")
+MetricName = Literal["ttft", "tpot", "e2e", "queue_delay", "kv_transfer", "itl_max"]
+LATENCIES: tuple[MetricName, ...] = get_args(MetricName)
 PERCENTILES = (50, 90, 95, 99)
-SLOS = ("ttft", "tpot", "e2e", "itl_max")  # latencies that can have a limit, in the order of their columns
 
 
 class SystemArrays(Protocol):
@@ -53,15 +53,15 @@ class SystemArrays(Protocol):
 
     @property
     def itl_max_s(self) -> Floats | None:
-        """The longest time between two tokens of each request [C, N]; None where gaps were not kept."""
+        """The longest time between two tokens of each request [C, N]; None where they were not kept."""
 
     @property
     def itl_counts(self) -> Floats | None:
-        """Times between tokens by length [C, BINS]; None where gaps were not kept."""
+        """Times between tokens by length [C, BINS]; None where they were not kept."""
 
 
 ROWS = tuple(SystemArrays.__annotations__)
-GAPS = ("itl_max_s", "itl_counts")  # None where gaps were not kept
+ITL = ("itl_max_s", "itl_counts")  # None where times between tokens were not kept
 
 
 def tpot_s(first_token_s: Floats, finish_s: Floats, gaps: AnyInts | Floats) -> Floats:
@@ -120,12 +120,12 @@ _LATENCY: dict[str, Callable[[SystemArrays], Floats]] = {
 }
 
 
-def meets(systems: SystemArrays, slos: Mapping[str, Floats]) -> tuple[dict[str, Bools], Bools]:
-    """Which requests [R, N] meet each SLO, and all of them; a NaN limit is met by all that were served."""
+def meets(systems: SystemArrays, limits: Mapping[str, Floats]) -> tuple[dict[str, Bools], Bools]:
+    """Which requests [R, N] meet each limit [R], and all of them; one of NaN is met by all that were served."""
     served = np.arange(systems.arrival_s.shape[1]) < systems.n_requests[:, None]
     served &= ~systems.rejected
     met_alone, met = {}, served
-    for name, limit in slos.items():
+    for name, limit in limits.items():
         unset = np.isnan(limit)
         met_alone[name] = served
         if not unset.all():

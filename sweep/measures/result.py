@@ -5,6 +5,7 @@ Letters: N requests, in the order of the workload.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,8 @@ from numpy.typing import ArrayLike
 from ..arrays import Bools, Floats, Ints
 from .columns import measures
 from .instances import InstanceFacts
-from .latencies import GAPS, ROWS, SystemArrays, tpot_s
+from .latencies import ITL, ROWS, SystemArrays, tpot_s
+from .slo import SLO, check_slo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,29 +27,51 @@ if TYPE_CHECKING:
 class Result:
     """The outcome of one run; entry i of every array belongs to request i of the workload.
 
-    Only the first five arrays are needed, so a result can also be built from measurements of a real server.
+    Only the first five arrays are needed, so a result can also be built from measurements of a real server. They are
+    attributes of the same names.
 
-    Attributes:
-        arrival_s: float64 [N], seconds; the clock starts at 0.
-        prompt_tokens, output_tokens: int64 [N].
-        first_token_s: float64 [N], end of the step that made the first token; NaN for a rejected request.
-        finish_s: float64 [N], end of the step that made the last token; NaN for a request that did not finish
-            (rejected, or a run that only prefills).
-        kv_ready_s: float64 [N], when the KV cache reached the decode instance; NaN where nothing is transferred.
-        admitted_s: float64 [N], start of the first step that the request was admitted to; NaN where unknown.
-        preemptions: int64 [N], how often the request lost its KV blocks.
-        rejected: bool [N], refused because it could never fit.
-        steps, prefill_tokens, recomputed_tokens, peak_blocks: counters of the whole run.
-        running_steps, block_steps: running requests, and blocks held, summed over the steps; NaN where not counted.
-        busy_s: seconds spent inside steps; NaN where not counted.
-        num_blocks: KV blocks of the instance; NaN for unlimited memory.
-        itl_max_s: float64 [N], the longest time between two tokens; None unless gaps were kept (`run_systems`).
-        itl_counts: times between tokens, counted by length; None likewise.
-        batch_steps: steps that running_steps and block_steps are sums over; all steps unless given.
-        instances: what each instance of a system did; None where unknown.
+    Parameters
+    ----------
+    arrival_s
+        float64 [N], seconds; the clock starts at 0.
+    prompt_tokens, output_tokens
+        int64 [N].
+    first_token_s
+        float64 [N], seconds: the end of the step that made the first token; NaN for a rejected request.
+    finish_s
+        float64 [N], seconds: the end of the step that made the last token; NaN for a request that did not finish
+        (rejected, or a run that only prefills).
+    kv_ready_s
+        float64 [N], seconds: when the KV cache reached the decode instance; NaN where nothing is transferred. None: NaN
+        for all.
+    admitted_s
+        float64 [N], seconds: the start of the first step that the request was admitted to; NaN where unknown. None: NaN
+        for all.
+    preemptions
+        int64 [N], how often the request lost its KV blocks. None: never.
+    rejected
+        bool [N], refused because it could never fit. None: none was.
+    steps, prefill_tokens, recomputed_tokens, peak_blocks
+        Counters of the whole run.
+    running_steps, block_steps
+        Running requests, and blocks held, summed over the steps; NaN where not counted.
+    busy_s
+        Seconds spent inside steps; NaN where not counted.
+    num_blocks
+        KV blocks of the instance; NaN for unlimited memory.
+    batch_steps
+        Steps that running_steps and block_steps are sums over. None: all steps.
+    instances
+        What each instance of a system did. None: unknown.
+    itl_max_s
+        float64 [N], seconds: the longest time between two tokens. None: not kept (`run_systems` keeps it with `itl`).
+    itl_counts
+        Times between tokens, counted by length. None: not kept.
 
-    Raises:
-        ValueError: an array that is not one-dimensional or not as long as `arrival_s`.
+    Raises
+    ------
+    ValueError
+        For an array that is not one-dimensional or not as long as `arrival_s`.
     """
 
     def __init__(
@@ -57,11 +81,11 @@ class Result:
         output_tokens: ArrayLike,
         first_token_s: ArrayLike,
         finish_s: ArrayLike,
+        *,
         kv_ready_s: ArrayLike | None = None,
         admitted_s: ArrayLike | None = None,
         preemptions: ArrayLike | None = None,
         rejected: ArrayLike | None = None,
-        *,
         steps: int = 0,
         prefill_tokens: int = 0,
         recomputed_tokens: int = 0,
@@ -77,7 +101,9 @@ class Result:
     ) -> None:
         self.arrival_s: Floats = np.asarray(arrival_s, dtype=np.float64)
         if self.arrival_s.ndim != 1:
-            raise ValueError(f"arrival_s must be one-dimensional, one entry a request, not {self.arrival_s.shape}")
+            raise ValueError(
+                f"arrival_s has shape {self.arrival_s.shape}: must be one-dimensional, one entry a request"
+            )
         n = len(self.arrival_s)
         self.prompt_tokens: Ints = _column("prompt_tokens", prompt_tokens, np.int64, n)
         self.output_tokens: Ints = _column("output_tokens", output_tokens, np.int64, n)
@@ -161,29 +187,41 @@ class Result:
         )
 
     def summary(
-        self,
-        ttft_slo: float | None = None,
-        tpot_slo: float | None = None,
-        warmup: float = 0.2,
-        cooldown: float = 0.2,
-        n_gpus: int = 1,
-        e2e_slo: float | None = None,
-        itl_max_slo: float | None = None,
+        self, *, slo: SLO | None = None, warmup: float = 0.2, cooldown: float = 0.2, n_gpus: int = 1
     ) -> dict[str, float | int]:
-        """Every measure of the run by name: the columns of a sweep's cells table, defined in docs/columns.md.
+        """Every measure of the run: the columns of a sweep's cells table, defined in docs/columns.md.
 
-        SLOs in seconds, None for not checked. `warmup` and `cooldown` are the shares of the requests, in arrival
-        order, that the window of the latency measures leaves out. `n_gpus` divides the measures per GPU.
+        Parameters
+        ----------
+        slo
+            Limits that the attainments and the request goodput check, in seconds. None: nothing is checked.
+        warmup, cooldown
+            Shares of the requests, in order of arrival, that the window of the latency measures leaves out at the start
+            and at the end.
+        n_gpus
+            What the measures per GPU divide by.
+
+        Returns
+        -------
+        dict
+            Name to number; NaN where a measure does not exist.
+
+        Raises
+        ------
+        ValueError
+            No SLO, a share outside [0, 1], or fewer than one GPU.
+
+        Warns
+        -----
+        UserWarning
+            When no limit is set: a request that was not rejected then counts as one that meets all.
         """
+        limits = {} if slo is None else check_slo(slo).limits
+        if not limits:
+            text = "summary: no SLO is set, so attainment is the share of requests not rejected; set one, as slo=SLO("
+            warnings.warn(f"{text}ttft_s=0.5)", UserWarning, stacklevel=2)
         values: dict[str, Any] = measures(
-            one_system(self),
-            ttft_slo_s=ttft_slo,
-            tpot_slo_s=tpot_slo,
-            e2e_slo_s=e2e_slo,
-            itl_max_slo_s=itl_max_slo,
-            warmup=warmup,
-            cooldown=cooldown,
-            n_gpus=n_gpus,
+            one_system(self), limits=limits, warmup=warmup, cooldown=cooldown, n_gpus=n_gpus
         )
         return {name: column[0].item() for name, column in values.items()}
 
@@ -191,8 +229,8 @@ class Result:
 def one_system(result: Result) -> SystemArrays:
     """A result seen as a batch of one system; the arrays are views."""
     columns = {name: np.asarray(getattr(result, name))[None] for name in ROWS if name != "n_requests"}
-    gaps = {name: None if getattr(result, name) is None else getattr(result, name)[None] for name in GAPS}
-    others = {"n_requests": np.array([len(result)]), "instances": result.instances, **gaps}
+    itl = {name: None if getattr(result, name) is None else getattr(result, name)[None] for name in ITL}
+    others = {"n_requests": np.array([len(result)]), "instances": result.instances, **itl}
     return cast(SystemArrays, SimpleNamespace(**others, **columns))
 
 
@@ -283,9 +321,9 @@ class LaneResults:
 def _column(name: str, values: ArrayLike | None, dtype: Any, n: int, missing: Any = None) -> npt.NDArray[Any]:
     if values is None:
         if missing is None:
-            raise ValueError(f"{name} is None, but an array of {n} entries is needed")
+            raise ValueError(f"{name}=None: must be an array of {n} entries")
         return np.full(n, missing, dtype=dtype)
     column = np.asarray(values, dtype=dtype)
     if column.shape != (n,):
-        raise ValueError(f"{name} has shape {column.shape}, but arrival_s has {n} entries: one entry a request")
+        raise ValueError(f"{name} has shape {column.shape}: must have {n} entries as arrival_s, one a request")
     return column

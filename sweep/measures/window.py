@@ -121,4 +121,4 @@ def check_shares(warmup: float, cooldown: float) -> None:
     """ValueError for a share of the requests that is not in [0, 1]."""
     for name, share in (("warmup", warmup), ("cooldown", cooldown)):
         if not (is_number(share) and 0 <= share <= 1):
-            raise ValueError(f"{name} is {share!r}, but must be a share of the requests in [0, 1]")
+            raise ValueError(f"{name}={share!r}: must be a share of the requests in [0, 1]")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain_text
-from ..measures.latencies import SLOS
+from ..measures.slo import SLOS
 from .frontier import SHORT_NAMES, BestGoodput, baseline_ratio, format_goodputs
 from .text_tables import print_table
 

@@ -18,7 +18,7 @@ from ..experiment.plan import Plan
 from ..experiment.specs import SystemSpec
 from ..kernels.state import Rules
 
-MAX_LANES = 1000  # cells; beyond this a batch gains little
+MAX_BATCH_CELLS = 1000  # cells; beyond this a batch gains little
 BYTES_PER_REQUEST = 100  # of a cell, in a batch
 BYTES_PER_LANE = 3000  # of each lane of a cell but its first
 BATCH_BYTES = 400_000_000
@@ -75,13 +75,15 @@ def default_workers(plan: Plan, cells: Sequence[int], cores: int) -> int:
     groups = _groups(plan, cells)
     best, workers = math.inf, 1
     for count in range(1, cores + 1):
-        seconds = _expected_s(groups, _split(groups, count, MAX_LANES), count) + _start_s(count)
+        seconds = _expected_s(groups, _split(groups, count, MAX_BATCH_CELLS), count) + _start_s(count)
         if seconds < _WORTH * best:
             best, workers = seconds, count
     return workers
 
 
-def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int = MAX_LANES) -> list[list[int]]:
+def make_batches(
+    plan: Plan, cells: Sequence[int], workers: int, max_batch_cells: int = MAX_BATCH_CELLS
+) -> list[list[int]]:
     """Positions of cells in batches, the heaviest first, so many of them that the workers should end soonest.
 
     Cells share a batch when the engine advances them together (kind of system and memory, the policy under reserved
@@ -92,7 +94,7 @@ def make_batches(plan: Plan, cells: Sequence[int], workers: int, max_lanes: int 
     """
     groups = _groups(plan, cells)
     batches = []
-    for kind, count in _split(groups, workers, max_lanes).items():
+    for kind, count in _split(groups, workers, max_batch_cells).items():
         by_rate = sorted(groups[kind].cells, key=lambda at: -plan.cells[at].request_rate_rps)
         if count >= 2 * workers:
             ends = [len(by_rate) * place // count for place in range(count + 1)]
@@ -148,11 +150,11 @@ def _lanes(spec: SystemSpec) -> int:
     return sum(stage.instances * stage.lanes for stage in spec.stages)
 
 
-def _split(groups: dict[_Kind, _Group], workers: int, max_lanes: int) -> _Counts:
+def _split(groups: dict[_Kind, _Group], workers: int, max_batch_cells: int) -> _Counts:
     """The number of batches of each group: those that memory asks for, and more while that ends the run sooner."""
     counts = {}
     for kind, group in groups.items():
-        cells = max(1, min(max_lanes, BATCH_BYTES * len(group.cells) // _bytes(group)))
+        cells = max(1, min(max_batch_cells, BATCH_BYTES * len(group.cells) // _bytes(group)))
         counts[kind] = -(-len(group.cells) // cells)
     best = _expected_s(groups, counts, workers)
     while workers > 1:

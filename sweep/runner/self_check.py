@@ -161,7 +161,7 @@ def _sweep() -> str | None:
         content = []
         for workers in (1, 2):
             out = Path(folder) / str(workers)
-            run = run_grid("quickstart", settings=settings, workers=workers, out=out, progress=False, max_lanes=6)
+            run = run_grid("quickstart", settings=settings, workers=workers, out=out, progress=False, max_batch_cells=6)
             if set(run.df["status"]) != {"ok"}:
                 return f"with {workers} workers: {run.df['error'].dropna().iloc[0]}"
             content.append((out / "cells.parquet").read_bytes())

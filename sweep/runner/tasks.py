@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..measures.columns import MEASURES, measures
 from ..measures.instances import ROLES, instance_columns
-from ..measures.latencies import SLOS
 from ..measures.result import EarlyStopOutcome, LaneResults, Result
+from ..measures.slo import SLOS
 from ..serving.early_stop import Criterion, Verdicts
 from ..serving.run import run_systems
 
@@ -157,7 +157,7 @@ def _simulate(task: Task) -> Outcome:
     results = run_systems(task.systems, step_log=logged, gaps=gaps, verdicts=_verdicts(task, limits))
     found = measures(
         results,
-        **{f"{name}_slo_s": limit for name, limit in limits.items()},
+        limits=limits,
         warmup=task.warmup,
         cooldown=task.cooldown,
         n_gpus=np.array(task.n_gpus),

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from ..measures.instances import ROLES
-from ..measures.latencies import LATENCIES, PERCENTILES, SLOS
+from ..measures.latencies import LATENCIES, PERCENTILES
+from ..measures.slo import SLOS
 from ..serving.policies import MEMORIES, POLICIES
 from ..serving.systems import SYSTEMS
 

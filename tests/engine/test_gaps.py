@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from parity import lanes_of
 from parity_systems import SystemCase, Trace, answer, systems_of
-from servesweep import Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
+from servesweep import SLO, Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
 from servesweep.kernels.gaps import BINS, bin_of, middles_s
 from servesweep.serving.reference import Observer, Step, schedule
 from strategies import LaneCase, batches, lane_cases
@@ -105,7 +105,7 @@ def test_measures_of_gaps(case: LaneCase) -> None:
     gaps = np.sort(np.concatenate([np.zeros(0), *(np.diff(values) for values in times.values())]))
     longest = np.array([np.diff(values).max(initial=0.0) for values in times.values()])
     slo = float(np.median(longest)) * 1.001 + 1e-9 if longest.size else 1.0
-    summary = kept.result(0).summary(itl_max_slo=slo, warmup=0, cooldown=0)
+    summary = kept.result(0).summary(slo=SLO(itl_max_s=slo), warmup=0, cooldown=0)
     assert summary["itl_max_attainment"] == pytest.approx((longest <= slo).sum() / len(case.traffic.arrival_s))
     if not gaps.size:
         assert math.isnan(summary["itl_p99_s"])
@@ -123,7 +123,7 @@ def test_measuring_leaves_the_gaps_alone() -> None:
     assert result.itl_max_s is not None
     for _ in range(2):
         percentile(result, "itl_max", 50)
-        result.summary(itl_max_slo=1.5)
+        result.summary(slo=SLO(itl_max_s=1.5))
         np.testing.assert_array_equal(result.itl_max_s, [2.0, 0.0, 1.0])
 
 

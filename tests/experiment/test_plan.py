@@ -284,16 +284,16 @@ def test_selections_that_cannot_be(selection, words):
 # ------------------------------------------------------------------------------------------------------------- batches
 
 
-@pytest.mark.parametrize(("workers", "max_lanes"), [(1, 1000), (2, 1000), (2, 3), (3, 7)])
-def test_batches_hold_every_cell_once_and_share_kind_and_length(workers, max_lanes):
+@pytest.mark.parametrize(("workers", "max_batch_cells"), [(1, 1000), (2, 1000), (2, 3), (3, 7)])
+def test_batches_hold_every_cell_once_and_share_kind_and_length(workers, max_batch_cells):
     plan = plan_of(
         workload={"n_requests": [10, 20], "request_rate_rps": [1, 2, 3, 4, 5, 6]},
         scheduler={"policy": ["mixed", "chunked", "prefill_first"]},
     )
-    batches = make_batches(plan, plan.feasible, workers, max_lanes)
+    batches = make_batches(plan, plan.feasible, workers, max_batch_cells)
     assert sorted(at for batch in batches for at in batch) == plan.feasible
     for batch in batches:
-        assert len(batch) <= max_lanes
+        assert len(batch) <= max_batch_cells
         assert len({len(plan.cells[at].traffic.workload) for at in batch}) == 1
 
 
@@ -306,7 +306,7 @@ def test_batches_of_two_workers_meet_the_same_rates():
 
 def test_many_batches_have_neighbouring_rates():
     plan = plan_of(workload={"request_rate_rps": list(range(1, 101))}, scheduler={"block_size": [1, 2, 4, 8, 16]})
-    batches = make_batches(plan, plan.feasible, 2, max_lanes=60)
+    batches = make_batches(plan, plan.feasible, 2, max_batch_cells=60)
     assert sorted(at for batch in batches for at in batch) == plan.feasible
     assert sorted(map(len, batches)) == [55] * 4 + [56] * 5
     rates = sorted(sorted(plan.cells[at].request_rate_rps for at in batch) for batch in batches)

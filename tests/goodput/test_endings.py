@@ -9,7 +9,7 @@ from servesweep.tables.schemas import SCHEMAS
 
 
 def test_converged(tmp_path):
-    row = searched(tmp_path, ["ttft:35"], {"hi": 200.0})
+    row = searched(tmp_path, {"ttft_ms": 35}, {"hi": 200.0})
     assert row["ending"] == "converged"
     assert pd.isna(row["reason"])
     assert row["rate_low_rps"] <= row["max_rate_rps"] < row["next_rate_rps"] <= row["rate_high_rps"]
@@ -21,7 +21,7 @@ def test_converged(tmp_path):
 
 
 def test_upper_end_passes(tmp_path):
-    row = searched(tmp_path, ["ttft:500"], {"hi": 2.0})
+    row = searched(tmp_path, {"ttft_ms": 500}, {"hi": 2.0})
     assert (row["ending"], row["max_rate_rps"], row["probes"]) == ("upper_end_passes", 2.0, 2)
     assert "100.0% at 2 req/s, the highest rate tried" in row["reason"]
     assert pd.isna(row["next_rate_rps"])
@@ -29,8 +29,8 @@ def test_upper_end_passes(tmp_path):
 
 
 def test_an_upper_end_is_found_when_asked_for(tmp_path):
-    row = searched(tmp_path, ["ttft:35"], {"hi": 2.0, "find_upper": True})
-    found = searched(tmp_path, ["ttft:35"], {"lo": 16.0, "hi": 32.0})  # where doubling ends
+    row = searched(tmp_path, {"ttft_ms": 35}, {"hi": 2.0, "find_upper": True})
+    found = searched(tmp_path, {"ttft_ms": 35}, {"lo": 16.0, "hi": 32.0})  # where doubling ends
     assert row["probes"] == 2 + 4 + 14
     assert row["max_rate_rps"] == found["max_rate_rps"]
 
@@ -38,15 +38,15 @@ def test_an_upper_end_is_found_when_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("slo", "binding", "words"),
     [
-        (["tpot:5"], "tpot", r"a decode step alone takes 6\.\d+ ms, longer than the tpot SLO of 5 ms"),
+        ({"tpot_ms": 5}, "tpot", r"a decode step alone takes 6\.\d+ ms, longer than the tpot SLO of 5 ms"),
         (
-            ["ttft:3"],
+            {"ttft_ms": 3},
             "ttft",
             r"the prefill of the shortest prompt alone takes 6\.\d+ ms, longer than the ttft SLO of 3 ms",
         ),
-        (["e2e:10"], "e2e", r"the quickest request alone takes 13\.6 ms, longer than the e2e SLO of 10 ms"),
+        ({"e2e_ms": 10}, "e2e", r"the quickest request alone takes 13\.6 ms, longer than the e2e SLO of 10 ms"),
         (
-            ["ttft:12", "tpot:50"],
+            {"ttft_ms": 12, "tpot_ms": 50},
             "ttft",
             r"only \d\d\.\d% of the requests could meet the ttft SLO of 12 ms with the inst",
         ),
@@ -61,7 +61,7 @@ def test_lower_end_fails_and_the_step_model_says_why(tmp_path, slo, binding, wor
 
 
 def test_lower_end_fails_by_load(tmp_path):
-    row = searched(tmp_path, ["ttft:35"], {"lo": 150.0, "hi": 200.0})
+    row = searched(tmp_path, {"ttft_ms": 35}, {"lo": 150.0, "hi": 200.0})
     assert row["ending"] == "lower_end_fails"
     assert "of 120 requests meet every SLO at 150 req/s, the lower end" in row["reason"]
 
@@ -81,13 +81,13 @@ def test_not_monotone(tmp_path):
     # Requests of one kind at equal gaps: how long each waits for the step under way depends on how gap and step fit. At
     # this rate, the first middle, each arrives just as the last step of the one before it has begun.
     search = {"lo": 8.407927902944143**2 / 40, "hi": 40.0, "iters": 5}
-    row = searched(tmp_path, ["ttft:9"], search, prompt=100, output=20, arrivals="uniform")
+    row = searched(tmp_path, {"ttft_ms": 9}, search, prompt=100, output=20, arrivals="uniform")
     assert row["ending"] == "not_monotone"
     assert "which is beyond chance: higher rates that pass may exist" in row["reason"]
 
 
 def test_unresolved(tmp_path):
-    row = searched(tmp_path, ["ttft:35"], {"hi": 200.0}, n_requests=30)
+    row = searched(tmp_path, {"ttft_ms": 35}, {"hi": 200.0}, n_requests=30)
     assert row["ending"] == "unresolved"
     assert row["reason"].startswith("no rate asked for passes beyond chance: 18 requests are too few")
     assert pd.isna(row["rate_low_rps"])

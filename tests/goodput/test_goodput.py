@@ -8,20 +8,20 @@ import pytest
 from goodput_cases import GRID, QUIET, SEARCH, searched
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servesweep import attainment, find_goodput, load, max_rate, run_systems
-from servesweep.goodput.options import GoodputOptions, parse_slos
+from servesweep import SLO, attainment, find_goodput, load, max_rate, run_systems
+from servesweep.goodput.options import GoodputOptions
 from servesweep.goodput.search import searched_plan
-from servesweep.measures.latencies import SLOS
+from servesweep.measures.slo import SLOS
 from servesweep.tables.schemas import SCHEMAS
 
 
 def alone(cell, options):
     """The answer of one configuration, simulated rate by rate on its own, by the public functions alone."""
-    limits = {f"{name}_slo": cell.slo[f"{name}_slo_s"] for name in ("ttft", "tpot")}
+    slo = SLO(ttft_s=cell.slo["ttft_slo_s"], tpot_s=cell.slo["tpot_slo_s"])
 
     def run(rate):
         result = run_systems([replace(cell.system(), rate=rate)]).result(0)
-        return attainment(result, **limits)
+        return attainment(result, slo=slo)
 
     return max_rate(run, options.attainment, options.lo, options.hi, 14 if options.iters is None else options.iters)
 
@@ -46,7 +46,7 @@ def test_the_rates_are_those_of_each_configuration_alone(alones, tmp_path, look_
 @settings(max_examples=6)
 def test_any_interval_and_target(tmp_path_factory, target, lo, wide, iters, look_ahead):
     small = {**GRID, "workload": {**GRID["workload"], "n_requests": 60}, "slo": {"ttft_ms": 100, "tpot_ms": 10}}
-    options = GoodputOptions(target, lo, lo * wide, iters)
+    options = GoodputOptions(attainment=target, lo=lo, hi=lo * wide, iters=iters)
     expected = [alone(cell, options) for cell in searched_plan(small, options).cells]
     found = find_goodput(
         small,
@@ -62,7 +62,7 @@ def test_any_interval_and_target(tmp_path_factory, target, lo, wide, iters, look
 
 
 def test_the_answer_does_not_depend_on_workers_batches_or_looking_ahead(tmp_path):
-    ways = [{}, {"workers": 2}, {"max_lanes": 5}, {"look_ahead": 4, "workers": 2, "max_lanes": 7}]
+    ways = [{}, {"workers": 2}, {"max_batch_cells": 5}, {"look_ahead": 4, "workers": 2, "max_batch_cells": 7}]
     bytes_of = []
     for i, way in enumerate(ways):
         find_goodput(GRID, **SEARCH, **{**QUIET, **way}, out=tmp_path / str(i))
@@ -85,7 +85,7 @@ def test_asked_probes_are_the_same_whatever_was_simulated_ahead(tmp_path):
 
 
 def test_every_slo_counts_and_each_alone_is_a_column(tmp_path):
-    row = searched(tmp_path, {"ttft": 60, "tpot": 10, "e2e": 900, "itl_max": 60})
+    row = searched(tmp_path, {"ttft_ms": 60, "tpot_ms": 10, "e2e_ms": 900, "itl_max_ms": 60})
     own = [row[f"{name}_attainment"] for name in SLOS]
     assert row["attainment"] <= min(own)
     assert [row[f"{name}_slo_s"] for name in SLOS] == [0.06, 0.01, 0.9, 0.06]
@@ -95,17 +95,18 @@ def test_every_slo_counts_and_each_alone_is_a_column(tmp_path):
 
 
 def test_without_joint_each_slo_is_met_on_its_own(tmp_path):
-    joint = searched(tmp_path / "joint", ["ttft:35", "tpot:9"], {"hi": 200.0})
-    apart = searched(tmp_path / "apart", ["ttft:35", "tpot:9"], {"joint": False, "hi": 200.0})
-    singles = [searched(tmp_path / slo[:4], [slo], {"hi": 200.0}) for slo in ("ttft:35", "tpot:9")]
+    slo = {"ttft_ms": 35, "tpot_ms": 9}
+    joint = searched(tmp_path / "joint", slo, {"hi": 200.0})
+    apart = searched(tmp_path / "apart", slo, {"joint": False, "hi": 200.0})
+    singles = [searched(tmp_path / name, {name: limit}, {"hi": 200.0}) for name, limit in slo.items()]
     assert apart["max_rate_rps"] == min(single["max_rate_rps"] for single in singles)
     assert joint["max_rate_rps"] < apart["max_rate_rps"]
     assert apart["attainment"] == min(apart["ttft_attainment"], apart["tpot_attainment"])
 
 
-def test_slos_replace_those_of_the_experiment_and_take_texts_or_numbers():
-    assert parse_slos(["ttft:200", "e2e:5e3"]) == parse_slos({"ttft": 200, "e2e": 5000.0}) == {"ttft": 200, "e2e": 5000}
-    plan = searched_plan(GRID, GoodputOptions(), slo=["e2e:5000"])
+@pytest.mark.parametrize("slo", [{"e2e_ms": 5e3}, {"e2e_ms": 5000, "ttft_ms": None}, SLO(e2e_s=5.0)])
+def test_slos_replace_those_of_the_experiment_in_milliseconds_or_seconds(slo):
+    plan = searched_plan(GRID, GoodputOptions(), slo=slo)
     assert {tuple(cell.slo[f"{name}_slo_s"] for name in SLOS) for cell in plan.cells} == {(None, None, 5.0, None)}
 
 

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from servesweep import ConfigError, find_goodput, find_placement, load
+from servesweep import SLO, ConfigError, find_goodput, find_placement, load
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
@@ -90,8 +90,8 @@ def test_the_phases_are_those_of_find_goodput_on_the_same_configurations(placed,
     chosen = placed.chosen.iloc[0]
     split = placed.split
     for role, slo, part, one in (
-        ("prefill", {"ttft": 150}, placed.prefill, split.prefill),
-        ("decode", {"tpot": 12}, placed.decode, split.decode),
+        ("prefill", {"ttft_ms": 150}, placed.prefill, split.prefill),
+        ("decode", {"tpot_ms": 12}, placed.decode, split.decode),
     ):
         alone = {**SMALL, "system": {"kind": f"{role}_only"}, "instance": {**SMALL["instance"], "tp": one.tp}}
         found = find_goodput(alone, slo=slo, **SEARCH, find_upper=True, **QUIET, out=tmp_path / role).df.iloc[0]
@@ -172,7 +172,11 @@ def test_a_role_can_have_parallelisms_and_a_chip_of_its_own(tmp_path):
         ({"slo": {}}, {"n_gpus": 4}, "config: slo: ttft must be limited too"),
         ({}, {}, "n_gpus is missing: must be one number of at least 2"),
         ({}, {"n_gpus": 1}, "n_gpus = 1: must be one number of at least 2"),
-        ({}, {"n_gpus": 8, "slo": ["ttft:1", "tpot:12"]}, "no prefill instance meets the ttft SLO: tp 1, pp 1: "),
+        (
+            {},
+            {"n_gpus": 8, "slo": SLO(ttft_s=0.001, tpot_s=0.012)},
+            "no prefill instance meets the ttft SLO: tp 1, pp 1: ",
+        ),
         ({}, {"n_gpus": 8, "settings": ["seed=[0,1]"]}, "--set: workload.seed = [0, 1]: must be one value"),
         ({}, {"n_gpus": 3, "settings": ["tp=2"]}, "n_gpus = 3: no pair of instances fits: must be at least 4"),
         ({}, {"n_gpus": 2, "settings": ["tp=2"]}, "n_gpus = 2: a prefill instance takes 2 GPUs: must be more"),

@@ -5,7 +5,7 @@ import re
 import pytest
 import servesweep.runner.tasks as tasks
 from goodput_cases import GRID, QUIET, SEARCH
-from servesweep import ConfigError, find_goodput, load, run_grid, run_systems
+from servesweep import SLO, ConfigError, find_goodput, load, run_grid, run_systems
 from servesweep.goodput.search import SearchInterrupted
 
 
@@ -60,24 +60,24 @@ def test_ctrl_c_in_the_first_round_writes_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slo": ["tppt:50"]}, "slo 'tppt': is unknown; did you mean \"tpot\"?"),
-        ({"slo": ["ttft=200"]}, "slo 'ttft=200': is unknown"),
-        ({"slo": ["ttft:fast"]}, "slo ttft:fast: must be a positive number of milliseconds, as in ttft:200"),
-        ({"slo": ["ttft:-1"]}, "slo ttft:-1: must be a positive number"),
-        ({"slo": ["ttft:1", "ttft:2"]}, "slo 'ttft': is given twice"),
-        ({"slo": []}, "slo: must be given, as --slo ttft:200 tpot:50"),
-        ({"attainment": 90}, "attainment = 90: must be a share above 0 and at most 1"),
-        ({"lo": 0}, "lo = 0: must be a rate from 1e-9 to 1e9"),
-        ({"lo": 5, "hi": 2}, "lo = 5: must be at most hi, which is 2"),
-        ({"iters": -1}, "iters = -1: must be a whole number from 0 to 1000"),
-        ({"rel_tol": 0}, "rel_tol = 0: must be a number of at least 1e-9"),
-        ({"rel_tol": 0.1, "iters": 3}, "iters = 3: has no effect with rel_tol"),
+        ({"slo": {"tppt_ms": 50}}, "slo={'tppt_ms': 50}: 'tppt_ms' is unknown; did you mean \"tpot_ms\"?"),
+        ({"slo": {"ttft": 200}}, "'ttft' is unknown; did you mean \"ttft_ms\"?"),
+        ({"slo": {"ttft_ms": "fast"}}, "ttft_ms='fast': must be a positive finite number of milliseconds"),
+        ({"slo": {"ttft_ms": -1}}, "ttft_ms=-1: must be a positive finite number"),
+        ({"slo": {}}, "slo: must be given, as --slo ttft:200 tpot:50, slo=SLO(ttft_s=0.2), or by keys of"),
+        ({"slo": SLO()}, "slo: must be given, as --slo ttft:200 tpot:50"),
+        ({"attainment": 90}, "attainment=90: must be a share above 0 and at most 1"),
+        ({"lo": 0}, "lo=0: must be a rate from 1e-9 to 1e9"),
+        ({"lo": 5, "hi": 2}, "lo=5: must be at most hi, which is 2"),
+        ({"iters": -1}, "iters=-1: must be a whole number from 0 to 1000"),
+        ({"rel_tol": 0}, "rel_tol=0: must be a number of at least 1e-9"),
+        ({"rel_tol": 0.1, "iters": 3}, "iters=3: has no effect with rel_tol"),
         ({"warmup": 2.0}, "warmup: slo.warmup = 2.0: must be"),
         (
             {"settings": ["request_rate_rps=3"]},
             "settings 'request_rate_rps=3': has no effect: the rate is searched for",
         ),
-        ({"lo": 1e-307, "hi": 1}, "lo = 1e-307: must be a rate from 1e-9 to 1e9"),
+        ({"lo": 1e-307, "hi": 1}, "lo=1e-307: must be a rate from 1e-9 to 1e9"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(tmp_path, options, message):
@@ -89,23 +89,26 @@ def test_what_is_wrong_is_said_before_anything_runs(tmp_path, options, message):
 
 def test_a_search_without_an_slo_is_refused(tmp_path):
     bare = {key: value for key, value in GRID.items() if key != "slo"}
-    with pytest.raises(ConfigError, match="config: slo: must be given, as --slo ttft:200 tpot:50, or by keys of"):
+    with pytest.raises(
+        ConfigError, match=r"config: slo: must be given, as --slo .*, slo=SLO\(ttft_s=0.2\), or by keys of"
+    ):
         find_goodput(bare, **QUIET, out=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"joint": "no"}, "joint = 'no': must be True or False"),
-        ({"find_upper": 5}, "find_upper = 5: must be True or False"),
+        ({"joint": "no"}, "joint='no': must be True or False"),
+        ({"find_upper": 5}, "find_upper=5: must be True or False"),
         ({"progress": "yes"}, "progress='yes': must be True or False"),
-        ({"attainment": None}, "attainment = None: must be a share above 0 and at most 1"),
-        ({"hi": None}, "hi = None: must be a rate from 1e-9 to 1e9"),
-        ({"lo": 1e-300}, "lo = 1e-300: must be a rate from 1e-9 to 1e9"),
-        ({"slo": 5}, "slo=5: must be limits in ms"),
-        ({"slo": "ttft:200"}, "slo='ttft:200': must be limits in ms"),
-        ({"slo": {"ttft": True}}, "slo ttft:True: must be a positive number of milliseconds"),
-        ({"slo": {"ttft": 10**400}}, "must be a positive number of milliseconds"),
+        ({"attainment": None}, "attainment=None: must be a share above 0 and at most 1"),
+        ({"hi": None}, "hi=None: must be a rate from 1e-9 to 1e9"),
+        ({"lo": 1e-300}, "lo=1e-300: must be a rate from 1e-9 to 1e9"),
+        ({"slo": 5}, "slo=5: must be an SLO, as SLO(ttft_s=0.5), or a dict of milliseconds"),
+        ({"slo": "ttft:200"}, "slo='ttft:200': must be an SLO"),
+        ({"slo": ["ttft:200"]}, "slo=['ttft:200']: must be an SLO"),
+        ({"slo": {"ttft_ms": True}}, "ttft_ms=True: must be a positive finite number of milliseconds"),
+        ({"slo": {"ttft_ms": 10**400}}, "must be a positive finite number of milliseconds"),
         ({"settings": 5}, "settings=5: must be a dict of keys and values, or a list"),
         ({"out": ""}, "out='': must be a path"),
         ({"out": 5}, "out=5: must be a path"),
@@ -113,7 +116,7 @@ def test_a_search_without_an_slo_is_refused(tmp_path):
     ],
 )
 def test_wrong_kinds_of_arguments(options, message, tmp_path):
-    given = {"slo": ["ttft:60"], "progress": False, "out": tmp_path / "out", **options}
+    given = {"slo": {"ttft_ms": 60}, "progress": False, "out": tmp_path / "out", **options}
     with pytest.raises(ValueError, match=re.escape(message)):
         find_goodput(GRID, **given)
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ from servesweep.measures import columns
 from servesweep.measures.columns import MEASURES, measures
 from servesweep.measures.latencies import LATENCIES, PERCENTILES
 from servesweep.measures.metrics import attainment, percentile
-from servesweep.measures.result import Result
+from servesweep.measures.result import Result, one_system
+from servesweep.measures.slo import SLO
 from servesweep.measures.window import row_means, row_percentiles
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "serving"
@@ -48,6 +50,12 @@ def test_golden_results_are_there():
     assert len(RUNS) >= 4
 
 
+def measured_alone(result, limits, warmup, cooldown, n_gpus):
+    """Every measure of one result, as Python numbers; unlike in an SLO, a limit may be 0 or infinite."""
+    found = measures(one_system(result), limits=limits, warmup=warmup, cooldown=cooldown, n_gpus=n_gpus)
+    return {name: column[0].item() for name, column in found.items()}
+
+
 slos = st.none() | st.sampled_from([0.0, 0.1, 0.5, 2.0, math.inf])
 shares = st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.9])
 
@@ -68,7 +76,8 @@ def test_measures_are_the_plain_definitions(
     seed, n, shuffled, ticks, ttft_slo, tpot_slo, e2e_slo, warmup, cooldown, n_gpus
 ):
     result = random_result(np.random.default_rng(seed), n, shuffled=shuffled, ticks=ticks)
-    summary = result.summary(ttft_slo, tpot_slo, warmup, cooldown, n_gpus, e2e_slo)
+    limits = {name: x for name, x in (("ttft", ttft_slo), ("tpot", tpot_slo), ("e2e", e2e_slo)) if x is not None}
+    summary = measured_alone(result, limits, warmup, cooldown, n_gpus)
     expected = plain_measures(result, {"ttft": ttft_slo, "tpot": tpot_slo, "e2e": e2e_slo}, warmup, cooldown, n_gpus)
     assert tuple(summary) == tuple(expected) == MEASURES
     for name, value in expected.items():
@@ -76,27 +85,41 @@ def test_measures_are_the_plain_definitions(
             assert same(summary[name], value), name
         else:
             assert summary[name] == pytest.approx(value, rel=1e-12, abs=1e-12, nan_ok=True), name
-    both = result.summary(ttft_slo, tpot_slo, warmup, cooldown)["attainment"]
-    assert same(attainment(result, ttft_slo, tpot_slo, warmup, cooldown), both)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where nothing is checked
+        limits.pop("e2e", None)
+        both = measured_alone(result, limits, warmup, cooldown, 1)["attainment"]
+        assert same(attainment(result, ttft_slo, tpot_slo, warmup, cooldown), both)
+        if all(0 < limit < math.inf for limit in limits.values()):
+            slo = SLO(ttft_s=ttft_slo, tpot_s=tpot_slo)
+            assert same(attainment(result, warmup=warmup, cooldown=cooldown, slo=slo), both)
+            if e2e_slo is None or 0 < e2e_slo < math.inf:
+                slo = SLO(ttft_s=ttft_slo, tpot_s=tpot_slo, e2e_s=e2e_slo)
+                public = result.summary(slo=slo, warmup=warmup, cooldown=cooldown, n_gpus=n_gpus)
+                assert public.keys() == summary.keys()
+                assert all(same(public[name], value) for name, value in summary.items())
     for name in LATENCIES:
         for q in PERCENTILES:
-            assert same(percentile(result, name, q, warmup, cooldown), summary[f"{name}_p{q}_s"])
+            assert same(percentile(result, name, q, warmup=warmup, cooldown=cooldown), summary[f"{name}_p{q}_s"])
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 25), min_size=1, max_size=8), st.integers(1, 60))
-def test_a_lane_is_alone_in_its_batch(seed, lengths, chunk):
+def test_a_system_is_alone_in_its_batch(seed, lengths, chunk):
     rng = np.random.default_rng(seed)
     results = [random_result(rng, n, shuffled=rng.random() < 0.3, ticks=rng.random() < 0.3) for n in lengths]
     ttft, tpot = (np.where(rng.random(len(results)) < 0.3, np.nan, rng.random(len(results))) for _ in range(2))
     gpus = rng.integers(1, 5, len(results))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "_CHUNK_ELEMENTS", chunk)
-        together = measures(batch(results), ttft_slo_s=ttft, tpot_slo_s=tpot, warmup=0.2, cooldown=0.1, n_gpus=gpus)
-    for lane, result in enumerate(results):
-        limits = [None if np.isnan(x[lane]) else x[lane] for x in (ttft, tpot)]
-        alone = result.summary(*limits, warmup=0.2, cooldown=0.1, n_gpus=gpus[lane])
+        limits = {"ttft": ttft, "tpot": tpot}
+        together = measures(batch(results), limits=limits, warmup=0.2, cooldown=0.1, n_gpus=gpus)
+    for at, result in enumerate(results):
+        slo = SLO(*(None if np.isnan(x[at]) else x[at] for x in (ttft, tpot)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where nothing is checked
+            alone = result.summary(slo=slo, warmup=0.2, cooldown=0.1, n_gpus=gpus[at])
         for name in MEASURES:
-            assert same(together[name][lane].item(), alone[name]), name
+            assert same(together[name][at].item(), alone[name]), name
 
 
 def test_measures_leave_the_results_alone():
@@ -105,7 +128,7 @@ def test_measures_leave_the_results_alone():
     before = {name: value.copy() for name, value in arrays.items()}
     for value in arrays.values():
         value.flags.writeable = False
-    found = measures(lanes, ttft_slo_s=1.0, tpot_slo_s=None, warmup=0.2, cooldown=0.2, n_gpus=1)
+    found = measures(lanes, limits={"ttft": 1.0}, warmup=0.2, cooldown=0.2, n_gpus=1)
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(lanes, name), value)
     assert {name: column.dtype.kind for name, column in found.items() if column.dtype.kind != "f"} == dict.fromkeys(
@@ -123,12 +146,12 @@ def test_measures_leave_the_results_alone():
     )
 
 
-def test_no_lanes_give_empty_columns():
+def test_no_systems_give_empty_columns():
     empty = random_result(np.random.default_rng(0), 5)
     others = {"instances": None, "itl_max_s": None, "itl_counts": None}
     arrays = {name: value[:0] for name, value in vars(batch([empty])).items() if name not in others}
     lanes = SimpleNamespace(**arrays, **others)
-    found = measures(lanes, ttft_slo_s=None, tpot_slo_s=None, warmup=0.2, cooldown=0.2, n_gpus=1)
+    found = measures(lanes, limits={}, warmup=0.2, cooldown=0.2, n_gpus=1)
     assert tuple(found) == MEASURES
     assert {column.shape for column in found.values()} == {(0,)}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from servesweep.measures.metrics import attainment, max_rate, percentile
 from servesweep.measures.result import Result
+from servesweep.measures.slo import SLO
 
 
 def two(**changes):
@@ -21,55 +22,60 @@ def two(**changes):
 
 def test_missing_times_and_rejections_meet_nothing():
     unfinished = two(finish_s=[0.5, np.nan])
-    assert attainment(unfinished, warmup=0, cooldown=0) == 1.0  # nothing is checked
+    with pytest.warns(UserWarning, match="no SLO is set"):
+        assert attainment(unfinished, warmup=0, cooldown=0) == 1.0  # nothing is checked
     assert attainment(unfinished, tpot_slo=math.inf, warmup=0, cooldown=0) == 0.5
     assert attainment(unfinished, ttft_slo=1.0, warmup=0, cooldown=0) == 1.0  # an SLO is inclusive
     rejected = two(rejected=[False, True], first_token_s=[0.5, np.nan], finish_s=[0.5, np.nan])
-    assert attainment(rejected, warmup=0, cooldown=0) == 0.5
-    assert rejected.summary(warmup=0, cooldown=0)["rejected"] == 1
+    with pytest.warns(UserWarning, match="no SLO is set"):
+        assert attainment(rejected, warmup=0, cooldown=0) == 0.5
+    assert rejected.summary(slo=SLO(ttft_s=1.0), warmup=0, cooldown=0)["rejected"] == 1
 
 
 def test_an_empty_window_has_no_attainment():
-    assert math.isnan(attainment(two(), warmup=0.5, cooldown=0.5))
+    assert math.isnan(attainment(two(), 1.0, warmup=0.5, cooldown=0.5))
     assert math.isnan(percentile(two(), "ttft", 50, warmup=0.5, cooldown=0.9))
-    assert math.isnan(attainment(two(), warmup=1.0, cooldown=0))
+    assert math.isnan(attainment(two(), 1.0, warmup=1.0, cooldown=0))
     assert math.isnan(percentile(two(), "ttft", 50, warmup=1, cooldown=1))
-    assert math.isnan(attainment(Result([], [], [], [], [])))
-    assert Result([], [], [], [], []).summary()["attainment_requests"] == 0
+    assert math.isnan(attainment(Result([], [], [], [], []), 1.0))
+    assert Result([], [], [], [], []).summary(slo=SLO(ttft_s=1.0))["attainment_requests"] == 0
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attainment(two(), ttft_slo=-1), "ttft_slo is -1"),
-        (lambda: attainment(two(), tpot_slo=math.nan), "tpot_slo is nan"),
-        (lambda: attainment(two(), warmup=1.1), "warmup is 1.1"),
-        (lambda: attainment(two(), cooldown=-0.1), "cooldown is -0.1"),
-        (lambda: attainment(two(), cooldown=math.nan), "cooldown is nan"),
-        (lambda: percentile(two(), "itl", 50), "'itl', but must be one of ttft, tpot, e2e, queue_delay"),
-        (lambda: percentile(two(), "ttft", 101), "q is 101"),
-        (lambda: percentile(two(), "ttft", math.nan), "q is nan"),
-        (lambda: two().summary(n_gpus=0), "n_gpus is 0"),
-        (lambda: percentile(two(), "ttft", [50, 99]), r"q is \[50, 99\], but must be one percentage"),
-        (lambda: percentile(two(), "ttft", None), "q is None"),
-        (lambda: percentile(None, "ttft", 50), "result is of type NoneType"),
-        (lambda: attainment(None), "result is of type NoneType"),
-        (lambda: attainment(two(), ttft_slo="a"), "ttft_slo is 'a'"),
-        (lambda: two().summary(ttft_slo="a"), "ttft_slo_s is 'a'"),
-        (lambda: max_rate(lambda _: None), r"run\(0.05\) is None"),
-        (lambda: max_rate(lambda _: 1.0, target=0.0), "target is 0.0"),
-        (lambda: max_rate(lambda _: 1.0, lo=0.0), "lo is 0.0"),
-        (lambda: max_rate(lambda _: 1.0, target="0.9"), "target is '0.9'"),
-        (lambda: max_rate(lambda _: 1.0, lo="1"), "lo is '1'"),
-        (lambda: max_rate(lambda _: 1.0, lo=math.nan), "lo is nan"),
-        (lambda: max_rate(lambda _: 1.0, hi=None), "hi is None"),
-        (lambda: max_rate(lambda _: 1.0, lo=2.0, hi=1.0), "lo is 2.0, but must be at most hi, which is 1.0"),
-        (lambda: percentile(two(), "ttft", "99"), "q is '99'"),
-        (lambda: attainment(two(), ttft_slo="1"), "ttft_slo is '1'"),
-        (lambda: attainment(two(), warmup=None), "warmup is None"),
-        (lambda: max_rate(lambda _: 1.0, hi=math.inf), "hi is inf"),
-        (lambda: max_rate(lambda _: 1.0, iters=-1), "iters is -1"),
-        (lambda: max_rate(lambda _: 1.0, iters=2.5), "iters is 2.5"),
+        (lambda: attainment(two(), ttft_slo=-1), "ttft_slo=-1: must be"),
+        (lambda: attainment(two(), tpot_slo=math.nan), "tpot_slo=nan: must be"),
+        (lambda: attainment(two(), warmup=1.1), "warmup=1.1: must be"),
+        (lambda: attainment(two(), cooldown=-0.1), "cooldown=-0.1: must be"),
+        (lambda: attainment(two(), cooldown=math.nan), "cooldown=nan: must be"),
+        (lambda: percentile(two(), "itl", 50), "name='itl': must be one of ttft, tpot, e2e, queue_delay"),
+        (lambda: percentile(two(), "ttft", 101), "q=101: must be"),
+        (lambda: percentile(two(), "ttft", math.nan), "q=nan: must be"),
+        (lambda: two().summary(slo=SLO(ttft_s=1.0), n_gpus=0), "n_gpus=0: must be"),
+        (lambda: percentile(two(), "ttft", [50, 99]), r"q=\[50, 99\]: must be one percentage"),
+        (lambda: percentile(two(), "ttft", None), "q=None: must be"),
+        (lambda: percentile(None, "ttft", 50), "result is a NoneType: must be a Result"),
+        (lambda: attainment(None), "result is a NoneType: must be a Result"),
+        (lambda: attainment(two(), ttft_slo="a"), "ttft_slo='a': must be"),
+        (lambda: two().summary(slo="a"), "slo='a': must be an SLO"),
+        (lambda: two().summary(slo={"ttft_ms": 500}), "must be an SLO, as SLO.ttft_s=0.5.; SLO.of makes one"),
+        (lambda: attainment(two(), slo={"ttft_ms": 500}), "must be an SLO"),
+        (lambda: attainment(two(), 0.5, slo=SLO(tpot_s=1.0)), "ttft_slo=0.5: must be left out where slo=SLO"),
+        (lambda: max_rate(lambda _: None), r"run\(0.05\)=None: must be an attainment"),
+        (lambda: max_rate(lambda _: 1.0, target=0.0), "target=0.0: must be"),
+        (lambda: max_rate(lambda _: 1.0, lo=0.0), "lo=0.0: must be"),
+        (lambda: max_rate(lambda _: 1.0, target="0.9"), "target='0.9': must be"),
+        (lambda: max_rate(lambda _: 1.0, lo="1"), "lo='1': must be"),
+        (lambda: max_rate(lambda _: 1.0, lo=math.nan), "lo=nan: must be"),
+        (lambda: max_rate(lambda _: 1.0, hi=None), "hi=None: must be"),
+        (lambda: max_rate(lambda _: 1.0, lo=2.0, hi=1.0), "lo=2.0: must be at most hi, which is 1.0"),
+        (lambda: percentile(two(), "ttft", "99"), "q='99': must be"),
+        (lambda: attainment(two(), ttft_slo="1"), "ttft_slo='1': must be"),
+        (lambda: attainment(two(), warmup=None), "warmup=None: must be"),
+        (lambda: max_rate(lambda _: 1.0, hi=math.inf), "hi=inf: must be"),
+        (lambda: max_rate(lambda _: 1.0, iters=-1), "iters=-1: must be"),
+        (lambda: max_rate(lambda _: 1.0, iters=2.5), "iters=2.5: must be"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

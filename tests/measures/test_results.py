@@ -8,6 +8,7 @@ import pytest
 from servesweep.measures.columns import MEASURES
 from servesweep.measures.metrics import attainment, percentile
 from servesweep.measures.result import Result
+from servesweep.measures.slo import SLO
 
 ARRAYS = {
     "arrival_s": [0.0, 1.0, 2.0, 3.0],
@@ -34,7 +35,7 @@ def test_defaults_stand_for_not_known():
     assert result.preemptions.tolist() == [0] * 4
     assert result.rejected.tolist() == [False] * 4
     assert (result.steps, result.prefill_tokens, result.recomputed_tokens, result.peak_blocks) == (0, 0, 0, 0)
-    summary = result.summary(warmup=0, cooldown=0)
+    summary = result.summary(slo=SLO(ttft_s=1.0), warmup=0, cooldown=0)
     for name in ("kv_utilization_mean", "kv_utilization_peak", "batch_size_mean", "utilization", "queue_delay_p50_s"):
         assert np.isnan(summary[name]), name
 
@@ -45,11 +46,11 @@ def test_a_run_that_only_prefills_has_ttft_and_no_more():
     assert attainment(result, tpot_slo=9.0, warmup=0, cooldown=0) == 0.0
     assert percentile(result, "ttft", 50, warmup=0, cooldown=0) == 0.5
     assert np.isnan(percentile(result, "tpot", 50, warmup=0, cooldown=0))
-    assert np.isnan(result.summary()["request_throughput_rps"])
+    assert np.isnan(result.summary(slo=SLO(ttft_s=1.0))["request_throughput_rps"])
 
 
 def test_summary_has_every_measure_as_a_python_number():
-    summary = Result(**ARRAYS).summary(ttft_slo=0.5, warmup=0, cooldown=0)
+    summary = Result(**ARRAYS).summary(slo=SLO(ttft_s=0.5), warmup=0, cooldown=0)
     assert tuple(summary) == MEASURES
     assert {type(value) for value in summary.values()} == {float, int}
     assert summary["attainment"] == summary["ttft_attainment"] == 0.75
@@ -75,10 +76,10 @@ def test_frame_has_the_columns_of_the_requests_table():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"finish_s": [1.0]}, r"finish_s has shape \(1,\), but arrival_s has 4 entries"),
+        ({"finish_s": [1.0]}, r"finish_s has shape \(1,\): must have 4 entries as arrival_s"),
         ({"rejected": [False] * 5}, "rejected has shape"),
-        ({"arrival_s": 1.0}, "arrival_s must be one-dimensional"),
-        ({"first_token_s": None}, "first_token_s is None"),
+        ({"arrival_s": 1.0}, r"arrival_s has shape \(\): must be one-dimensional"),
+        ({"first_token_s": None}, "first_token_s=None: must be an array of 4 entries"),
     ],
 )
 def test_arrays_must_fit(changes, message):

@@ -111,7 +111,7 @@ def test_the_frontier_is_the_best_kept_rate(cells, ax):
 
 def test_the_frontier_of_a_search_is_what_it_found(tmp_path, ax):
     settings = {"n_requests": 60, "policy": ["mixed", "chunked"], "block_size": [16, 64], "mem_reserve": 0.1}
-    find_goodput("quickstart", slo=["ttft:200"], iters=3, out=tmp_path, settings=settings, progress=False)
+    find_goodput("quickstart", slo={"ttft_ms": 200}, iters=3, out=tmp_path, settings=settings, progress=False)
     found = load(tmp_path, "goodput")
     numbers = plot_numbers.frontier(found, "block_size", per_gpu=False)
     assert len(numbers) == 4

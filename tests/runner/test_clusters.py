@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-import servesweep.runner.runner as runner
+import servesweep.runner.execution as execution
 import small_sweep
 from servesweep.commands.main import command_line
 from servesweep.experiment.tables import ConfigError
@@ -88,7 +88,7 @@ class KillerTask(Task):
 def start(address, *options):
     command = [sys.executable, "-m", "servesweep", "run", "small.toml", "--out", "out", "--backend", "dask"]
     return subprocess.Popen(
-        [*command, "--scheduler", address, "--max-lanes", "3", *options],
+        [*command, "--scheduler", address, "--max-batch-cells", "3", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,7 +97,9 @@ def start(address, *options):
 
 @needs_dask
 def test_dask_gives_the_same_bytes(undisturbed, folder, cluster):
-    run = run_grid("small.toml", out="out", progress=False, backend="dask", scheduler=cluster.address, max_lanes=5)
+    run = run_grid(
+        "small.toml", out="out", progress=False, backend="dask", scheduler=cluster.address, max_batch_cells=5
+    )
     assert run.counts["ok"] == FEASIBLE
     assert digests(folder / "out") == digests(undisturbed.directory)
     import servesweep
@@ -125,8 +127,8 @@ def test_a_killed_dask_worker_costs_nothing(undisturbed, folder, cluster):
 
 @needs_dask
 def test_killer_cells_on_dask_are_found_and_marked(undisturbed, folder, cluster, monkeypatch):
-    make_task = runner.make_task
-    monkeypatch.setattr(runner, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
+    make_task = execution.make_task
+    monkeypatch.setattr(execution, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
     chosen = {"seed": 0, "policy": "chunked"}
     cluster_options = {"backend": "dask", "scheduler": cluster.address}
     broken = run_grid("small.toml", out="out", progress=False, settings=chosen, **cluster_options)
@@ -203,11 +205,11 @@ def test_options_of_backends_that_cannot_be(options, words):
 @needs_ray
 def test_ray_gives_the_same_bytes_and_finds_killer_cells(undisturbed, folder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(FOLDERS))  # for KillerTask
-    run = run_grid("small.toml", out="out", progress=False, backend="ray", max_lanes=12)
+    run = run_grid("small.toml", out="out", progress=False, backend="ray", max_batch_cells=12)
     assert run.counts["ok"] == FEASIBLE
     assert digests(folder / "out") == digests(undisturbed.directory)
-    make_task = runner.make_task
-    monkeypatch.setattr(runner, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
+    make_task = execution.make_task
+    monkeypatch.setattr(execution, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
     broken = run_grid(
         "small.toml", out="other", progress=False, backend="ray", settings={"seed": 0, "policy": "chunked"}
     )

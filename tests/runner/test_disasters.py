@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import servesweep
-import servesweep.runner.runner as runner
+import servesweep.runner.execution as execution
 from servesweep.commands.main import command_line
 from servesweep.runner.runner import run_grid
 from servesweep.runner.tasks import Task
@@ -43,7 +43,9 @@ def test_ctrl_c_ends_soon_and_tells_the_command_that_resumes(undisturbed, folder
     assert "Traceback" not in err
     kept = kept_cells(folder / "out dir")
     assert f"interrupted: {len(kept)} of {CELLS} cells ended; their rows are in out dir" in err
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out 'out dir'"
+    assert (
+        err.splitlines()[-1] == "go on with: servesweep run small.toml --max-batch-cells 3 --workers 2 --out 'out dir'"
+    )
     assert len(servesweep.load("out dir")) == len(kept) + CELLS - FEASIBLE
     again = run_grid("small.toml", out="out dir", progress=False)
     assert again.counts["reused"] == len(kept)
@@ -75,8 +77,8 @@ class KillerTask(Task):
 
 def test_killer_cells_are_found_and_marked_and_the_rest_complete(undisturbed, folder, monkeypatch):
     monkeypatch.setenv("TESTS", str(os.getpid()))
-    make_task = runner.make_task
-    monkeypatch.setattr(runner, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
+    make_task = execution.make_task
+    monkeypatch.setattr(execution, "make_task", lambda *args, **kept: KillerTask(**vars(make_task(*args, **kept))))
     broken = run_grid("small.toml", out="out", progress=False, workers=2)
     good = undisturbed.df
     guilty = (good["request_rate_rps"] == 4) & (good["policy"] == "chunked") & (good["block_size"] == 8)

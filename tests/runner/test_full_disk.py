@@ -21,7 +21,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     kept = kept_cells(folder / "out")
     assert 0 < len(kept) < FEASIBLE
     assert re.search(rf"stopped: out.*: File too large; {len(kept)} of {CELLS} cells ended", err)
-    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-lanes 3 --workers 2 --out out"
+    assert err.splitlines()[-1] == "go on with: servesweep run small.toml --max-batch-cells 3 --workers 2 --out out"
     again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(kept)
     assert again.notes == ()  # no torn line was left behind
@@ -50,7 +50,7 @@ def small_disk(folder):
 FULL = (
     r"stopped: disk/out.*: No space left on device; (\d+) of 288 cells ended; "
     r"they are in journal\.jsonl, not all in the tables: make room, and go on\n"
-    r"go on with: servesweep run small\.toml --max-lanes 3 --workers \d --out disk/out\n$"
+    r"go on with: servesweep run small\.toml --max-batch-cells 3 --workers \d --out disk/out\n$"
 )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import servesweep.experiment.plan as plan_module
 import servesweep.runner.cells as finished_module
-import servesweep.runner.runner as runner
+import servesweep.runner.execution as execution
 import servesweep.runner.tasks as tasks
 from servesweep.commands.main import command_line
 from servesweep.runner.journal import decode_line, encode_line
@@ -53,7 +53,7 @@ def test_tables_that_an_earlier_run_did_not_record_run_again(undisturbed, folder
 
 def test_other_rules_reuse_nothing_and_say_why(folder, capsys, monkeypatch):
     run_grid("small.toml", out="out", progress=False, settings={"seed": 0})
-    for module in (plan_module, finished_module, runner):
+    for module in (plan_module, finished_module, execution):
         monkeypatch.setattr(module, "RULES_VERSION", 99)
     again = run_grid("small.toml", out="out", settings={"seed": 0})
     assert again.counts["reused"] == 0

@@ -38,7 +38,7 @@ def test_verify_refuses_other_rules(undisturbed, folder, capsys, monkeypatch):
 
 
 def test_iter_run_gives_every_row_once_and_can_be_left(undisturbed, folder):
-    rows = servesweep.iter_run("small.toml", out="out", max_lanes=4, workers=1)
+    rows = servesweep.iter_run("small.toml", out="out", max_batch_cells=4, workers=1)
     first = [next(rows) for _ in range(CELLS - FEASIBLE + 6)]
     rows.close()
     assert [row["status"] for row in first] == ["infeasible"] * (CELLS - FEASIBLE) + ["ok"] * 6

@@ -93,15 +93,15 @@ def test_a_cell_is_what_the_scheduler_gives_alone(run):
         options = {key: value for key, value in cell.spec.options.items() if value is not None}
         workload = cell.traffic.workload.at_rate(cell.request_rate_rps)
         result = run_scheduler(workload, cell.spec.step, **options)
-        measures = result.summary(ttft_slo=0.2, tpot_slo=0.03)
+        measures = result.summary(slo=servesweep.SLO(ttft_s=0.2, tpot_s=0.03))
         for name in ("attainment", "ttft_p99_s", "tpot_mean_s", "preemptions", "steps", "rejected", "duration_s"):
             assert row[name] == measures[name], name
 
 
-@pytest.mark.parametrize(("workers", "max_lanes"), [(1, 1), (1, 7), (2, 1000), (2, 5), (4, 9)])
-def test_the_tables_are_the_same_bytes_for_any_workers_and_batches(run, tmp_path, workers, max_lanes):
+@pytest.mark.parametrize(("workers", "max_batch_cells"), [(1, 1), (1, 7), (2, 1000), (2, 5), (4, 9)])
+def test_the_tables_are_the_same_bytes_for_any_workers_and_batches(run, tmp_path, workers, max_batch_cells):
     options = {"requests": "all", "steps": "policy=chunked,block_size=64", "progress": False}
-    other = run_grid(CONFIG, workers=workers, max_lanes=max_lanes, out=tmp_path / "other", **options)
+    other = run_grid(CONFIG, workers=workers, max_batch_cells=max_batch_cells, out=tmp_path / "other", **options)
     for table in ("cells", "requests", "steps"):
         assert digest(other.directory, table) == digest(run.directory, table), table
 
@@ -181,7 +181,7 @@ def test_an_interrupted_run_keeps_what_has_ended(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tasks, "run_systems", interrupt_third)
     with pytest.raises(Interrupted, match=rf"interrupted: \d+ of {CELLS} cells ended") as caught:
-        run_grid(CONFIG, workers=1, max_lanes=6, out=tmp_path, progress=False)
+        run_grid(CONFIG, workers=1, max_batch_cells=6, out=tmp_path, progress=False)
     part = caught.value.run
     assert str(caught.value).endswith(f"their rows are in {tmp_path}")
     assert part.counts["ok"] == sum(calls[:2])

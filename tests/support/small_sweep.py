@@ -79,7 +79,7 @@ def wait_until(condition, seconds=200):
 def start(*options, **more):
     """The command, in many small batches, so that there is much to interrupt."""
     return subprocess.Popen(
-        [sys.executable, "-m", "servesweep", "run", "small.toml", "--max-lanes", "3", *options],
+        [sys.executable, "-m", "servesweep", "run", "small.toml", "--max-batch-cells", "3", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ from servesweep.analysis.verdicts import format_slos, format_verdict
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
+from servesweep.measures.slo import SLO
 from servesweep.runner.runner import run_grid
 from servesweep.serving.run import run_systems
 from system_plans import ALL, INSTANCE, WORKLOAD, tables
@@ -38,9 +39,9 @@ def test_a_cell_is_what_its_system_gives_alone(run):
     plan = expand(load_experiment(run.experiment))
     assert set(run.df["status"]) == {"ok"}
     for cell, (_, row) in zip(plan.cells, run.df.iterrows(), strict=True):
-        slo = {"ttft_slo": cell.slo["ttft_slo_s"], "tpot_slo": cell.slo["tpot_slo_s"]}
+        slo = SLO(ttft_s=cell.slo["ttft_slo_s"], tpot_s=cell.slo["tpot_slo_s"])
         result = run_systems([cell.system()]).result(0)
-        for name, value in result.summary(**slo, n_gpus=cell.spec.n_gpus).items():
+        for name, value in result.summary(slo=slo, n_gpus=cell.spec.n_gpus).items():
             assert row[name] == value or (np.isnan(value) and np.isnan(float(row[name] or np.nan))), name
 
 
@@ -119,7 +120,7 @@ def test_steps_name_the_instance(run):
 
 
 def test_the_tables_are_the_same_bytes_for_any_batches(run, tmp_path):
-    other = run_grid(run.experiment, workers=2, max_lanes=3, out=tmp_path, progress=False)
+    other = run_grid(run.experiment, workers=2, max_batch_cells=3, out=tmp_path, progress=False)
     for name in ("cells", "requests", "steps", "instances"):
         file = f"{name}.parquet"
         assert (other.directory / file).read_bytes() == (run.directory / file).read_bytes(), name

@@ -21,7 +21,7 @@ from servesweep import (
     model,
     run_systems,
 )
-from servesweep.measures.latencies import SLOS
+from servesweep.measures.slo import SLOS
 from servesweep.serving.early_stop import Criterion, Verdicts
 from strategies_systems import system_batches
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from servesweep.measures.columns import MEASURES
 from servesweep.measures.result import Result
+from servesweep.measures.slo import SLO
 from servesweep.tables import schemas
 from servesweep.tables.build import cells_table, requests_table, steps_table, write_table
 from servesweep.tables.reading import load
@@ -74,7 +75,7 @@ def test_cells_end_with_the_measures_in_order():
 
 
 def test_measures_have_the_types_of_their_columns():
-    for name, value in result().summary().items():
+    for name, value in result().summary(slo=SLO(ttft_s=1.0)).items():
         assert CELLS_SCHEMA.field(name).type == (pa.int64() if isinstance(value, int) else pa.float64()), name
 
 
@@ -230,7 +231,7 @@ def test_load_says_what_is_wrong(run, tmp_path_factory):
 def test_recipes_of_the_documentation_run(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "results" / "quickstart"
     folder.mkdir(parents=True)
-    measured = result(20).summary(ttft_slo=2.0, tpot_slo=2.0)
+    measured = result(20).summary(slo=SLO(ttft_s=2.0, tpot_s=2.0))
     rows = [
         row(f"{policy} {rate} {seed}", policy, rate, seed=seed, block_size=16, **measured)
         for policy in ("mixed", "chunked")
