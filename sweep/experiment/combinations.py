@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ..serving.policies import MEMORIES, POLICIES
-from ..serving.systems import SYSTEMS
+from ..serving.system_kinds import SYSTEMS
 from .tables import SchedulerTable, SystemTable
 
 Row = TypeVar("Row")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 
 from ..hardware import catalogue
+from ..serving.orders import ORDERS
 from ..serving.policies import MEMORIES, POLICIES
 from ..serving.routers import ROUTERS
-from ..serving.systems import SYSTEMS
+from ..serving.system_kinds import SYSTEMS
 
 WORKLOADS = {
     "conversation": "lengths and arrivals like the Azure conversation trace, no file needed",
@@ -41,6 +42,7 @@ def listed() -> dict[str, dict[str, str]]:
         "links": {x.name: f"{x.bytes_per_s / 1e9:g} GB/s, {1e6 * x.alpha_s:g} us" for x in links},
         "systems": {row.name: row.meaning for row in SYSTEMS.values()},
         "policies": {row.name: row.meaning for row in POLICIES.values()},
+        "orders": {row.name: row.meaning for row in ORDERS.values()},
         "routers": {row.name: row.meaning for row in ROUTERS.values()},
         "memories": MEMORIES,
         "workloads": WORKLOADS,

@@ -12,12 +12,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..measures.slo import SLOS
 from ..serving.system import System
-from ..workloads.workload import LognormalLen, Workload, make_workload
+from ..workloads.workload import LognormalLen, Workload, drawn_priority, make_workload
 from .keys import column_of, key_names
 from .specs import SYSTEM_TABLES, SystemSpec, make_specs, points
 from .tables import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
@@ -305,9 +305,17 @@ def _traffic(
         workload, name = _first(recorded, n).at_unit_rate(), recorded.name
         # The seed counts although the requests do: where nothing is spread, all seeds give the same ones.
         facts = {"kind": table.kind, "requests": _digest(workload), "seed": seed}
+    if point["urgent_share"] is not None:
+        assert seed is not None
+        workload = replace(workload, priority=drawn_priority(n, point["urgent_share"], seed))
+        facts["urgent_share"] = point["urgent_share"]
     if table.kind != "trace":  # its span and rate at unit rate would only mislead
         description = f"{name}: {n:,} requests, seed {seed}\n" + workload.describe().partition("\n")[2]
-    columns = {"workload": name, "n_requests": len(workload), **{key: point[key] for key in ("arrivals", "cv", "seed")}}
+    columns = {
+        "workload": name,
+        "n_requests": len(workload),
+        **{key: point[key] for key in ("arrivals", "cv", "urgent_share", "seed")},
+    }
     return Traffic(workload, columns, facts, description)
 
 
@@ -328,7 +336,10 @@ def _first(workload: Workload, n: int | None) -> Workload:
         return workload
     if n > len(workload):
         raise ValueError(f"n_requests = {n}: must be at most {len(workload)}, the requests of the trace after its cuts")
-    return Workload(workload.arrival_s[:n], workload.prompt_tokens[:n], workload.output_tokens[:n], workload.name)
+    priority = None if workload.priority is None else workload.priority[:n]
+    return Workload(
+        workload.arrival_s[:n], workload.prompt_tokens[:n], workload.output_tokens[:n], workload.name, priority=priority
+    )
 
 
 def _digest(workload: Workload) -> str:
@@ -336,6 +347,8 @@ def _digest(workload: Workload) -> str:
     digest = hashlib.sha256()
     for array, kind in ((workload.arrival_s, "<f8"), (workload.prompt_tokens, "<i8"), (workload.output_tokens, "<i8")):
         digest.update(array.astype(kind).tobytes())
+    if workload.priority is not None:
+        digest.update(workload.priority.astype("<i8").tobytes())
     return digest.hexdigest()
 
 

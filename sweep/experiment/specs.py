@@ -17,10 +17,11 @@ import numpy as np
 from ..hardware import catalogue
 from ..hardware.parts import Chip, Link, Model
 from ..hardware.step_times import StepModel
+from ..serving.orders import DEFAULT_ORDER
 from ..serving.queue import NO_QUEUE
 from ..serving.stages import Stage
 from ..serving.system import System, default_num_blocks, lanes_of
-from ..serving.systems import SYSTEMS
+from ..serving.system_kinds import SYSTEMS
 from ..workloads.workload import Workload
 from .combinations import fits
 from .keys import key_names, key_of
@@ -63,7 +64,7 @@ class SystemSpec:
     def stages(self) -> tuple[Stage, ...]:
         """Its instances as the engine takes them, by role, with nothing to serve."""
         system = self._make(_NO_REQUESTS, 1.0)
-        return tuple(system.stage(role, NO_QUEUE) for role in system.stages())
+        return tuple(system.stage(role, NO_QUEUE) for role in system.roles)
 
     def system(self, workload: Workload, rate: float) -> System:
         """The system as the engine takes it, serving `workload` at `rate` times its own rate.
@@ -219,8 +220,11 @@ def _named(point: Mapping[str, Any]) -> dict[str, Model | Chip | Link]:
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that have an effect: a key of a later version, None in the cells of today, must not change their ids."""
-    return {key: value for key, value in values.items() if value is not None}
+    """Keys that have an effect: a key of a later version, None in the cells of today, must not change their ids; nor
+    must the order of arrival."""
+    return {
+        key: value for key, value in values.items() if value is not None and (key, value) != ("order", DEFAULT_ORDER)
+    }
 
 
 def _instance_columns(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,16 +15,18 @@ from typing import Any
 from ..checks import MAX_TOKENS, nearest
 from ..hardware import catalogue
 from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
+from ..serving.orders import DEFAULT_ORDER, ORDERS
 from ..serving.policies import DEFAULTS, MEMORIES, POLICIES, SCHEDULED
 from ..serving.routers import DEFAULT_ROUTER, ROUTERS
-from ..serving.systems import MAX_INSTANCES, SYSTEMS
+from ..serving.system_kinds import SYSTEMS
+from ..serving.systems import MAX_INSTANCES
 from ..workloads.trace_formats import FORMATS
 from ..workloads.traces import ON_BAD
 from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
 from .keys import ANYWHERE, Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
 
 KINDS = ("conversation", "synthetic", "trace")
-TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens")
+TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens", "priority")
 DEFAULT_REQUESTS = 2000
 
 
@@ -56,6 +58,7 @@ _BYTES, _EFFICIENCY, _OVERHEAD = _limits(BYTES_RANGE), _limits(EFFICIENCY_RANGE)
 _RESERVED: dict[str, Any] = {"lowest": 0, "below": 1}
 _SYNTHETIC = needs("kind", "synthetic")
 _TRACE = needs("kind", "trace")
+_DRAWN = needs("kind", "conversation", "synthetic")
 _BURSTY = needs("arrivals", "bursty")
 _ALIKE = needs("system.kind", *_ONE_ROLE)
 _DISAGGREGATED = needs("system.kind", *_ROLES)
@@ -119,6 +122,9 @@ class WorkloadTable:
     )
     arrivals: tuple[str, ...] = field(default=("poisson",), metadata=as_key(str, names=ARRIVALS, needs=_SYNTHETIC))
     cv: tuple[float, ...] = field(default=(1.0,), metadata=as_key(float, **_limits(CV_RANGE), needs=_BURSTY))
+    urgent_share: tuple[float | None, ...] = field(
+        default=(None,), metadata=as_key(float, lowest=0, highest=1, needs=_DRAWN)
+    )
     path: Path | None = field(default=None, metadata=as_key(str, axis=False, needs=_TRACE))
     format: str | None = field(default=None, metadata=as_key(str, axis=False, names=FORMATS, needs=_TRACE))
     columns: dict[str, str] | None = field(default=None, metadata=as_key(dict, axis=False, needs=_TRACE))
@@ -225,6 +231,13 @@ class SchedulerTable:
         default=(DEFAULTS["max_tokens"],),
         metadata=as_key(int, **_COUNT, needs=_option_of_policies("max_tokens") | _PREFILLS),
     )
+    order: tuple[str, ...] = field(
+        default=(DEFAULT_ORDER,), metadata=as_key(str, names=tuple(ORDERS), needs=_POLICY | _PREFILLS)
+    )
+    max_wait_s: tuple[float | None, ...] = field(
+        default=(None,),
+        metadata=as_key(float, above=0, needs=needs("order", *(row.name for row in ORDERS.values() if row.ages))),
+    )
 
 
 @dataclass(frozen=True)
@@ -316,7 +329,7 @@ def check_columns(selection: str) -> None:
     """ValueError for a choice of cells by a column that is no parameter."""
     tables = ("system", "instance", *ROLE_TABLES, "scheduler", "slo")
     columns = [
-        *("cell_id", "workload", "arrivals", "cv", "n_requests", "seed", "request_rate_rps"),
+        *("cell_id", "workload", "arrivals", "cv", "urgent_share", "n_requests", "seed", "request_rate_rps"),
         *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
     ]
     for column, _ in conditions(selection):

@@ -43,9 +43,9 @@ def expected_rate(system: System, work: Averages | None) -> float | None:
     A full batch of B requests decodes in steps that take up the prompts of B / (mean output) new requests each;
     `prefill_first` takes them up in steps of their own. It ignores queues, preemptions and the spread of lengths.
     """
-    if work is None or len(system.stages()) != 1:
+    if work is None or len(system.roles) != 1:
         return None
-    stage = system.stage(system.stages()[0], NO_QUEUE)
+    stage = system.stage(system.roles[0], NO_QUEUE)
     c, rules = stage.step.coefficients(), stage.rules
     prefill_s = float(step_seconds(c, work.prompt, work.pairs, work.prompt))
     if not rules.decodes:

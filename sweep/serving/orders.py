@@ -11,7 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from .. import checks
 from ..arrays import Ints
+from ..workloads.workload import Workload
 from .queue import Queue
 
 OrderName = Literal["arrival", "shortest_prompt", "priority"]
@@ -63,6 +65,21 @@ ORDERS: dict[str, Order] = {
     )
 }
 DEFAULT_ORDER = "arrival"
+
+
+def check_order(order: str, max_wait_s: float | None, workload: Workload) -> None:
+    """ValueError for an unknown order, one that these requests cannot have, and an option without effect."""
+    if order not in ORDERS:
+        raise ValueError(f"order={order!r}: must be one of {', '.join(ORDERS)}")
+    if ORDERS[order].needs_priority and workload.priority is None:
+        raise ValueError(
+            f"order={order!r}: the workload has no priorities: must have `priority`, as by a column of a trace, or by "
+            "urgent_share"
+        )
+    if max_wait_s is not None:
+        checks.positive("max_wait_s", max_wait_s)
+        if not ORDERS[order].ages:
+            raise ValueError(f"max_wait_s={max_wait_s!r}: has no effect under order {order!r}")
 
 
 def by_rank(queue: Queue, order: str) -> Ints:

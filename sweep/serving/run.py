@@ -66,7 +66,7 @@ def first_stages(systems: Sequence[System], queues: Queues) -> list[Stage]:
     """The stage that each system's requests meet first."""
     stages = []
     for i, system in enumerate(systems):
-        stage = system.stage(system.stages()[0], queues.queues[queues.of_system[i]])
+        stage = system.stage(system.roles[0], queues.queues[queues.of_system[i]])
         stages.append(stage if stage.rate == queues.rate[i] else replace(stage, rate=queues.rate[i]))
     return stages
 
@@ -84,7 +84,7 @@ def collected(
     """What came out of systems whose first stages `ran`, `without` those [C] that were stopped; runs their second
     stages."""
     results = queues.empty_results()
-    roles = [system.stages() for system in systems]
+    roles = [system.roles for system in systems]
     if gaps:
         results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.gap_counts
     _keep(results, ran, np.arange(len(systems)), queues)
@@ -128,7 +128,7 @@ class Queues:
                 facts[key] = needed, int(needed.max(initial=0)), bool((np.diff(workload.arrival_s) >= 0).all())
             needed, most, ordered = facts[key]
             limit = system.capacity_tokens if system.capacity_tokens < most else np.inf
-            skips = system.skips_one_token and system.stages()[0] == "decode"
+            skips = system.skips_one_token and system.roles[0] == "decode"
             # Dividing by a rate can make two times equal: requests that are out of order are sorted after it.
             stretch, self.rate[i] = (1.0, system.rate) if ordered else (system.rate, 1.0)
             if (key, limit, stretch, skips) not in known:
@@ -181,7 +181,7 @@ class Queues:
             ],
             False,
         )
-        skips = np.array([s.skips_one_token and s.stages()[0] == "decode" for s in systems], np.bool_)
+        skips = np.array([s.skips_one_token and s.roles[0] == "decode" for s in systems], np.bool_)
         first = nan
         if skips.any():
             prompt = rows([w.prompt_tokens for w in self.workloads], 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,17 +18,18 @@ from ..kernels.engine import Engine
 from ..kernels.state import NO_END
 from ..measures.result import LaneResults, Result
 from ..workloads.workload import Workload
+from .orders import DEFAULT_ORDER, check_order
 from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
 from .queue import Queue
 from .run import Queues, run_systems
 from .stages import MOST, Batch, Stage
-from .system import System, capacity_of, default_num_blocks
+from .system import CheckedSystem, capacity_of, default_num_blocks
 
 DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]
 
 
 @dataclass(frozen=True)
-class Lane(System):
+class Lane(CheckedSystem):
     """One scheduler instance and its traffic: all that decides its outcome.
 
     policy        mixed: whole prompts run beside decodes; chunked: the same within `token_budget` tokens a step;
@@ -39,10 +40,15 @@ class Lane(System):
     token_budget  tokens processed a step, `chunked` only; at least max_running
     max_tokens    tokens of a prefill batch, `prefill_first` only
     rate          arrival = workload.arrival_s / rate
+    order         who is admitted next: a name of orders.ORDERS (docs/scheduler.md)
+    max_wait_s    who has waited so long goes first, `shortest_prompt` only
 
     ValueError names the argument, the value and what is allowed. An option that the policy or the memory does not use
     is an error.
     """
+
+    roles: ClassVar[tuple[str, ...]] = ("colocated",)
+    memories: ClassVar[tuple[str, ...]] = SCHEDULED
 
     workload: Workload
     step: StepModel | ConstantStepTime
@@ -53,24 +59,17 @@ class Lane(System):
     token_budget: int | None = None
     max_tokens: int | None = None
     rate: float = 1.0
+    order: str = DEFAULT_ORDER
+    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.workload, Workload):
-            raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
-        if not isinstance(self.step, StepModel | ConstantStepTime):
-            raise ValueError(f"step={self.step!r}: must be a StepModel or a ConstantStepTime")
-        if isinstance(self.step, StepModel) and self.step.kv_capacity_tokens() == 0:
-            raise ValueError(
-                f"step: the weights of {self.step.model.name} do not fit {self.step.n_gpus} x {self.step.chip.name}"
-                f" (tp={self.step.tp}, pp={self.step.pp}, mem_reserve={self.step.mem_reserve}): no room for any KV"
-            )
+        self._check_step("step")
+        self._check_traffic()
+        check_order(self.order, self.max_wait_s, self.workload)
         memory = "unlimited" if self.block_size is None else "paged"
         options = policy_of(self.policy, memory).options[memory]
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))
-        self._keep("rate", checks.positive("rate", self.rate))
-        if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
-            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
-        self._check_memory()
+        self._check_blocks()
         if "token_budget" in options:
             if self.token_budget is None:
                 raise ValueError(f"token_budget=None: policy {self.policy!r} needs a token budget")
@@ -90,9 +89,6 @@ class Lane(System):
         if self._most_steps() >= NO_END:
             raise ValueError(f"workload: could take {self._most_steps()} steps, must be fewer than {NO_END:.0f}")
 
-    def _keep(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
     def _most_steps(self) -> int:
         """More steps than the lane can take without preemptions: each emits a token, or is one of a prompt's pieces."""
         # Under a budget a piece has at least what the most decoding requests leave of it.
@@ -100,7 +96,7 @@ class Lane(System):
         pieces = int(np.sum(-(-self.workload.prompt_tokens // piece)))
         return int(np.sum(self.workload.output_tokens)) + pieces
 
-    def _check_memory(self) -> None:
+    def _check_blocks(self) -> None:
         if self.block_size is None:
             if self.num_blocks is not None:
                 raise ValueError(
@@ -125,10 +121,6 @@ class Lane(System):
             return np.inf
         return float(min(self.block_size * self.num_blocks, MOST))
 
-    def stages(self) -> tuple[str, ...]:
-        """The one role of its instance."""
-        return ("colocated",)
-
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
         return Stage(
@@ -141,6 +133,8 @@ class Lane(System):
             num_blocks=self.num_blocks,
             token_budget=self.token_budget,
             max_tokens=self.max_tokens,
+            order=self.order,
+            max_wait_s=self.max_wait_s,
         )
 
 
@@ -166,6 +160,8 @@ def run_scheduler(
     max_tokens: int = DEFAULT_MAX_TOKENS,
     memory: str | None = None,
     on_reject: str = "reject",
+    order: str = DEFAULT_ORDER,
+    max_wait_s: float | None = None,
 ) -> Result:
     """One instance with the given batching policy; see Lane for the options, which must all have an effect.
 
@@ -185,7 +181,8 @@ def run_scheduler(
     if memory == "unlimited" and block_size is not None:
         raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
     batch_tokens = used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged")
-    lane = Lane(workload, step, policy, max_running, block_size, num_blocks, token_budget, batch_tokens)
+    limits = (block_size, num_blocks, token_budget, batch_tokens)
+    lane = Lane(workload, step, policy, max_running, *limits, order=order, max_wait_s=max_wait_s)
     if on_reject == "error":
         needed = workload.prompt_tokens + workload.output_tokens - 1
         for position in (needed > lane.capacity_tokens).nonzero()[0][:1]:

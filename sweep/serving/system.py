@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,11 @@ Step = StepModel | ConstantStepTime
 class System(ABC):
     """One or more instances and their traffic: all that decides an outcome."""
 
+    roles: ClassVar[tuple[str, ...]]
+    """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
+    memories: ClassVar[tuple[str, ...]]
+    """KV memories that the instances can have; none where nothing decodes."""
+
     workload: Workload
     rate: float  # arrival = workload.arrival_s / rate
 
@@ -36,10 +41,6 @@ class System(ABC):
         return False
 
     @abstractmethod
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
-
-    @abstractmethod
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instances of a role, with what they shall serve."""
 
@@ -49,10 +50,7 @@ class System(ABC):
 
 
 class CheckedSystem(System):
-    """Checks that all systems have in common."""
-
-    router: str
-    router_seed: int
+    """Checks that systems have in common."""
 
     def _keep(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -65,15 +63,16 @@ class CheckedSystem(System):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}={getattr(self, name)!r}: has no effect {why}")
 
+    def _check_memory(self, memory: str) -> None:
+        if memory not in self.memories:
+            raise ValueError(f"memory={memory!r}: must be one of {', '.join(self.memories)}")
+
     def _check_traffic(self) -> None:
         if not isinstance(self.workload, Workload):
             raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
         self._keep("rate", checks.positive("rate", self.rate))
         if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
             raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
-        if self.router not in ROUTERS:
-            raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
-        self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
 
     def _check_steps(self, budget: int | None) -> None:
         """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""
@@ -91,6 +90,19 @@ class CheckedSystem(System):
                 f"{name}: the weights of {step.model.name} do not fit {step.n_gpus} x {step.chip.name}"
                 f" (tp={step.tp}, pp={step.pp}, mem_reserve={step.mem_reserve}): no room for any KV"
             )
+
+
+class RoutedSystem(CheckedSystem):
+    """Checks that systems of several instances have in common."""
+
+    router: str
+    router_seed: int
+
+    def _check_traffic(self) -> None:
+        super()._check_traffic()
+        if self.router not in ROUTERS:
+            raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
+        self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
 
     def _routing(self) -> dict[str, Any]:
         return {"router": self.router, "router_seed": self.router_seed, "rate": self.rate}

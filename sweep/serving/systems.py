@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,20 @@ from ..hardware.parts import IB_NDR, Link
 from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
 from ..kernels.state import Rules
 from ..workloads.workload import Workload
-from .policies import DEFAULTS, MEMORIES, policy_of
+from .orders import DEFAULT_ORDER, check_order
+from .policies import DEFAULTS, policy_of
 from .queue import Queue
 from .routers import DEFAULT_ROUTER
 from .scheduler import DEFAULT_MAX_TOKENS, Lane
 from .stages import MOST, Stage
-from .system import CheckedSystem, Step, capacity_of, default_num_blocks, lanes_of
+from .system import RoutedSystem, Step, capacity_of, default_num_blocks, lanes_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
 MAX_INSTANCES = 2**20
 
 
 @dataclass(frozen=True)
-class Colocated(CheckedSystem):
+class Colocated(RoutedSystem):
     """Instances that each prefill and decode.
 
     memory        reserve: prompt + output tokens are set aside, policies prefill_first and chunked; paged or unlimited:
@@ -35,10 +36,14 @@ class Colocated(CheckedSystem):
     max_running, block_size, num_blocks, token_budget    of a scheduler, per instance
     router, router_seed    which instance a request goes to
     rate          arrival = workload.arrival_s / rate
+    order, max_wait_s      who is admitted next (docs/scheduler.md); who has waited so long goes first
 
     With `ConstantStepTime`, which knows no KV capacity, reserved memory has no limit. ValueError names the argument,
     the value and what is allowed; an option without effect is an error.
     """
+
+    roles: ClassVar[tuple[str, ...]] = ("colocated",)
+    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged", "unlimited")
 
     workload: Workload
     step: Step
@@ -54,11 +59,14 @@ class Colocated(CheckedSystem):
     num_blocks: int | None = None
     token_budget: int | None = None
     rate: float = 1.0
+    order: str = DEFAULT_ORDER
+    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_memory("colocated", self.memory)
+        self._check_memory(self.memory)
         self._check_step("step")
         self._check_traffic()
+        check_order(self.order, self.max_wait_s, self.workload)
         self._whole("n_instances", MAX_INSTANCES)
         if self.memory != "reserve":
             self._refuse("without reserved memory", "chunk_budget")
@@ -85,16 +93,21 @@ class Colocated(CheckedSystem):
     def _scheduler(self) -> Lane:
         assert self.max_running is not None  # checked on construction
         options = (self.block_size, self.num_blocks, self.token_budget, self.max_tokens)
-        return Lane(self.workload, self.step, self.policy, self.max_running, *options, rate=self.rate)
+        return Lane(
+            self.workload,
+            self.step,
+            self.policy,
+            self.max_running,
+            *options,
+            rate=self.rate,
+            order=self.order,
+            max_wait_s=self.max_wait_s,
+        )
 
     @property
     def capacity_tokens(self) -> float:
         """Tokens of KV blocks of an instance; inf where no request is refused."""
         return np.inf if self.memory == "reserve" else self._scheduler().capacity_tokens
-
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets."""
-        return ("colocated",)
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
@@ -108,18 +121,24 @@ class Colocated(CheckedSystem):
             num_blocks=capacity_of(self.step, 1),
             token_budget=self.chunk_budget,
             max_tokens=self.max_tokens,
+            order=self.order,
+            max_wait_s=self.max_wait_s,
             **self._routing(),
         )
 
 
 @dataclass(frozen=True)
-class PrefillOnly(CheckedSystem):
+class PrefillOnly(RoutedSystem):
     """Instances that only prefill: requests are done with their first token.
 
     max_tokens  prompt tokens of a prefill batch
+    order, max_wait_s    who is taken next (docs/scheduler.md); who has waited so long goes first
 
     ValueError names the argument, the value and what is allowed.
     """
+
+    roles: ClassVar[tuple[str, ...]] = ("prefill",)
+    memories: ClassVar[tuple[str, ...]] = ()
 
     workload: Workload
     step: Step
@@ -128,25 +147,24 @@ class PrefillOnly(CheckedSystem):
     router: str = DEFAULT_ROUTER
     router_seed: int = 0
     rate: float = 1.0
+    order: str = DEFAULT_ORDER
+    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         self._check_step("step")
         self._check_traffic()
+        check_order(self.order, self.max_wait_s, self.workload)
         self._whole("n_instances", MAX_INSTANCES)
         self._whole("max_tokens")
         self._check_steps(None)
 
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets."""
-        return ("prefill",)
-
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
-        return _prefill_stage(queue, self.step, self.n_instances, self.max_tokens, self._routing())
+        return _prefill_stage(self, queue, self.step, self.n_instances)
 
 
 @dataclass(frozen=True)
-class DecodeOnly(CheckedSystem):
+class DecodeOnly(RoutedSystem):
     """Instances that only decode: requests arrive with their KV and their first token.
 
     memory       reserve: prompt + output tokens are set aside; paged: blocks, preemption, see docs/systems.md
@@ -155,6 +173,9 @@ class DecodeOnly(CheckedSystem):
 
     ValueError names the argument, the value and what is allowed.
     """
+
+    roles: ClassVar[tuple[str, ...]] = ("decode",)
+    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged")
 
     workload: Workload
     step: Step
@@ -184,26 +205,26 @@ class DecodeOnly(CheckedSystem):
         """Tokens of KV blocks of a lane; inf where no request is refused."""
         return _decode_capacity(self, self.step)
 
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets."""
-        return ("decode",)
-
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
         return _decode_stage(self, queue, self.step, self.n_instances, self._routing())
 
 
 @dataclass(frozen=True)
-class Disaggregated(CheckedSystem):
+class Disaggregated(RoutedSystem):
     """Instances that only prefill, a link that the KV crosses, and instances that only decode.
 
     max_tokens  prompt tokens of a prefill batch
     memory, max_running, block_size, num_blocks    of the decode instances, see `DecodeOnly`
     router      at both kinds of instances
+    order, max_wait_s    of the prefill instances, see `PrefillOnly`; decode instances serve who is ready first
 
     A prefill step of `ConstantStepTime` knows no KV: transfers take the latency of the link alone. ValueError names the
     argument, the value and what is allowed.
     """
+
+    roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
+    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged")
 
     workload: Workload
     prefill_step: Step
@@ -219,6 +240,8 @@ class Disaggregated(CheckedSystem):
     block_size: int | None = None
     num_blocks: int | None = None
     rate: float = 1.0
+    order: str = DEFAULT_ORDER
+    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         self._check_step("prefill_step")
@@ -231,6 +254,7 @@ class Disaggregated(CheckedSystem):
         if not isinstance(self.link, Link):
             raise ValueError(f"link={self.link!r}: must be a Link, for example servesweep.link(...)")
         self._check_traffic()
+        check_order(self.order, self.max_wait_s, self.workload)
         for name in ("n_prefill", "n_decode"):
             self._whole(name, MAX_INSTANCES)
         self._whole("max_tokens")
@@ -247,14 +271,10 @@ class Disaggregated(CheckedSystem):
         """Tokens of KV blocks of a lane of a decode instance; inf where no request is refused."""
         return _decode_capacity(self, self.decode_step)
 
-    def stages(self) -> tuple[str, ...]:
-        """Roles of the instances that a request meets."""
-        return ("prefill", "decode")
-
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instances of a role, with what they shall serve."""
         if role == "prefill":
-            return _prefill_stage(queue, self.prefill_step, self.n_prefill, self.max_tokens, self._routing())
+            return _prefill_stage(self, queue, self.prefill_step, self.n_prefill)
         routing = {**self._routing(), "rate": 1.0, "draw_stage": 1}
         return _decode_stage(self, queue, self.decode_step, self.n_decode, routing)
 
@@ -266,28 +286,23 @@ class Disaggregated(CheckedSystem):
         return kv_transfer_time(step.model, prompt_tokens, self.link, step.kv_bytes)
 
 
-def _check_memory(kind: str, memory: str) -> None:
-    """ValueError for a memory that instances of this kind of system cannot have."""
-    known = SYSTEMS[kind].memories
-    if memory not in known:
-        raise ValueError(f"memory={memory!r}: must be one of {', '.join(known)}")
-
-
-def _prefill_stage(queue: Queue, step: Step, instances: int, max_tokens: int, routing: dict[str, Any]) -> Stage:
+def _prefill_stage(system: PrefillOnly | Disaggregated, queue: Queue, step: Step, instances: int) -> Stage:
     return Stage(
         queue,
         step,
         Rules(decode_beside_prefill=False, reserve=True, decodes=False),
         instances=instances,
-        max_tokens=max_tokens,
+        max_tokens=system.max_tokens,
         pipeline=lanes_of("decode", step),
-        **routing,
+        order=system.order,
+        max_wait_s=system.max_wait_s,
+        **system._routing(),
     )
 
 
 def _check_decode_memory(system: Any, step: Step) -> int | None:
     """KV blocks of a decode instance, None under reserved memory."""
-    _check_memory("decode_only", system.memory)
+    system._check_memory(system.memory)
     if system.memory == "reserve":
         system._refuse("under reserved memory", "max_running", "block_size", "num_blocks")
         return None
@@ -327,69 +342,3 @@ def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing
         num_blocks=system.num_blocks // lanes if paged else capacity_of(step, lanes),
         **routing,
     )
-
-
-@dataclass(frozen=True)
-class SystemKind:
-    """A kind of serving system.
-
-    Parameters
-    ----------
-    name, meaning
-        What it is called, and a line about it.
-    system
-        Its class.
-    roles
-        Of the instances that a request meets, in order: colocated, prefill or decode.
-    memories
-        KV memories that its instances can have; none where nothing decodes.
-    """
-
-    name: str
-    meaning: str
-    system: type[Colocated | Disaggregated | PrefillOnly | DecodeOnly]
-    roles: tuple[str, ...]
-    memories: tuple[str, ...]
-
-    @property
-    def has_policy(self) -> bool:
-        """Whether its instances prefill and decode, and so have a batching policy."""
-        return "colocated" in self.roles
-
-    @property
-    def prefills(self) -> bool:
-        """Whether some instances do nothing but prefill."""
-        return "prefill" in self.roles
-
-    @property
-    def decodes(self) -> bool:
-        """Whether requests get all their tokens."""
-        return bool({"colocated", "decode"} & set(self.roles))
-
-    @property
-    def has_ttft(self) -> bool:
-        """Whether requests wait for their first token here."""
-        return bool({"colocated", "prefill"} & set(self.roles))
-
-
-SYSTEMS: dict[str, SystemKind] = {
-    row.name: row
-    for row in (
-        SystemKind("colocated", "instances that prefill and decode", Colocated, ("colocated",), tuple(MEMORIES)),
-        SystemKind(
-            "disaggregated",
-            "prefill instances that send the KV cache to decode instances over a link",
-            Disaggregated,
-            ("prefill", "decode"),
-            ("reserve", "paged"),
-        ),
-        SystemKind("prefill_only", "prefill instances alone: TTFT", PrefillOnly, ("prefill",), ()),
-        SystemKind(
-            "decode_only",
-            "decode instances alone; requests arrive with their KV and first token",
-            DecodeOnly,
-            ("decode",),
-            ("reserve", "paged"),
-        ),
-    )
-}

@@ -27,7 +27,7 @@ class Watches:
         self.verdicts, self.queues = verdicts, queues
         self.followed = np.array(
             [
-                len(system.stages()) == 1 and system.stages()[0] != "prefill" and not system.skips_one_token
+                len(system.roles) == 1 and system.roles[0] != "prefill" and not system.skips_one_token
                 for system in systems
             ],
             np.bool_,

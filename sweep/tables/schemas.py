@@ -13,8 +13,9 @@ import pyarrow as pa
 from ..measures.instances import ROLES
 from ..measures.latencies import LATENCIES, PERCENTILES
 from ..measures.slo import SLOS
+from ..serving.orders import ORDERS
 from ..serving.policies import MEMORIES, POLICIES
-from ..serving.systems import SYSTEMS
+from ..serving.system_kinds import SYSTEMS
 
 CONFIG_KEY = b"servesweep.config"  # of the metadata of a file: the experiment, as JSON
 SCHEMA_VERSION = 1  # goes up when a column changes its meaning, its type or its name, or goes; not when one is added
@@ -118,6 +119,12 @@ _PARAMETERS = [
         "1",
         "coefficient of variation of the gaps between arrivals, standard deviation / mean; null unless bursty",
     ),
+    _field(
+        "urgent_share",
+        _FLOAT,
+        "share",
+        "requests of priority 0, others have 1; null where none is drawn",
+    ),
     _field("n_requests", _INT, "requests", "requests simulated", True),
     _field("seed", _INT, "", "seed of the workload; null where nothing is drawn"),
     _field(
@@ -167,6 +174,13 @@ _PARAMETERS = [
         _INT,
         "tokens",
         "most prompt tokens in a prefill step; null unless the policy is prefill_first or instances only prefill",
+    ),
+    _field("order", _TEXT, "", f"service order: {_one_of(ORDERS)}; null where nothing waits for a prefill"),
+    _field(
+        "max_wait_s",
+        _FLOAT,
+        "s",
+        "who has waited so long goes first; null where nobody does",
     ),
     _field("ttft_slo_s", _FLOAT, "s", "TTFT limit that attainment checks; null is not checked"),
     _field("tpot_slo_s", _FLOAT, "s", "TPOT limit that attainment checks; null is not checked"),

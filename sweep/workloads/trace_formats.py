@@ -14,6 +14,7 @@ from .trace_rows import Floats, Rows, shortened
 
 FORMATS = ("azure", "mooncake", "csv", "parquet")
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+PRIORITY = "priority"  # a further column, of CSV and Parquet, that a file need not have
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE_COLUMNS = ("timestamp", "input_length", "output_length")
 # What tools and public traces call these columns, the best name first; case does not matter, and a space counts as "_".
@@ -31,6 +32,7 @@ SYNONYMS = {
         *("output_tokens", "completion_tokens", "generated_tokens", "generatedtokens", "response_tokens"),
         *("num_decode_tokens", "output_len", "output_length", "output_size", "token_size"),
     ),
+    PRIORITY: (PRIORITY,),
 }
 _BLOCK = 4096  # rows converted at once; more are slower, for the garbage collector visits them all
 
@@ -175,7 +177,7 @@ def _read_parquet(ask: Ask) -> Rows:
         at, ticks_per_s = _find_columns(str(ask.path), header, ask.columns)
         names = {key: header[i] for key, i in at.items()}
         table = file.read(list(dict.fromkeys(names.values())))
-        arrival, prompt, output = (table.column(name) for name in names.values())
+        arrival, *others = (table.column(name) for name in names.values())
         first = ""
         if pa.types.is_timestamp(arrival.type):
             first = next((str(value) for value in arrival if value.is_valid), "")
@@ -183,7 +185,7 @@ def _read_parquet(ask: Ask) -> Rows:
             stamps = arrival.cast(pa.int64())
             arrival = pc.subtract(stamps, pc.min(stamps))  # since nanoseconds from 1970 on are not exact in float64
         rows = ask.rows("parquet", names, "row", ticks_per_s)
-        values = [c.to_pylist() if c.null_count else c.to_numpy() for c in (arrival, prompt, output)]
+        values = [c.to_pylist() if c.null_count else c.to_numpy() for c in (arrival, *others)]
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{ask.path}: cannot be read as Parquet: {error}") from None
     rows.add(range(1, table.num_rows + 1), *values)
@@ -194,11 +196,12 @@ def _read_parquet(ask: Ask) -> Rows:
 
 
 def _find_columns(where: str, header: list[str], columns: Mapping[str, str] | None) -> tuple[dict[str, int], float]:
-    """Positions of COLUMNS in a header, in that order, and the ticks of a second in the first."""
+    """Positions of COLUMNS in a header, in that order, of PRIORITY behind them where there is one, and the ticks of a
+    second in the first."""
     given = dict(columns or {})
     for key in given:
-        if key not in (*COLUMNS, "arrival_ms"):
-            raise ValueError(f"columns={given!r}: has {key!r}: must have keys of {', '.join(COLUMNS)}, arrival_ms")
+        if key not in (known := (*COLUMNS, PRIORITY, "arrival_ms")):
+            raise ValueError(f"columns={given!r}: has {key!r}: must have keys of {', '.join(known)}")
     if "arrival_s" in given and "arrival_ms" in given:
         raise ValueError(f"columns={given!r}: must have one of arrival_s and arrival_ms")
     in_ms = "arrival_ms" in given
@@ -206,13 +209,15 @@ def _find_columns(where: str, header: list[str], columns: Mapping[str, str] | No
         given["arrival_s"] = given.pop("arrival_ms")
     plain = [_plain(name) for name in header]
     at = {}
-    for key in COLUMNS:
+    for key in (*COLUMNS, PRIORITY):
         wanted = (_plain(given[key]),) if key in given else SYNONYMS[key]
         name = next((name for name in wanted if name in plain), None)
         if name is None:
             has = f"{where}: has no column for {key}, but {shortened(', '.join(header), 200)}"
             if key in given:
                 raise ValueError(f"{has}: columns names {given[key]!r}")
+            if key == PRIORITY:
+                continue
             raise ValueError(
                 f"{has}: must have one of {', '.join(wanted)}, or be told by columns={{{key!r}: its name}} "
                 f"(--set 'columns={{{key} = \"its name\"}}')"

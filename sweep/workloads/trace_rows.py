@@ -41,19 +41,19 @@ class Rows:
     examples: list[str] = field(default_factory=list)  # the first bad rows, in words
 
     _bad: list[tuple[int, str, str]] = field(default_factory=list)  # of this block: number, reason, words
-    _blocks: list[tuple[Floats, Ints, Ints]] = field(default_factory=list)
+    _blocks: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
 
     def refuse(self, number: int, reason: str, words: str) -> None:
         """Note a bad row of the block that the next `add` takes."""
         self._bad.append((number, reason, words))
 
-    def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any) -> bool:
-        """Take a block of rows, given as their numbers and three columns; True when reading can stop."""
+    def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any, *priorities: Any) -> bool:
+        """Take a block of rows, given as their numbers and three columns, or four; True when reading can stop."""
         # Position in the block: reason, words. The first column that is bad wins.
         wrong: dict[int, tuple[str, str]] = {}
         ticks = self._arrivals(arrivals, wrong)
-        prompt = self._lengths("prompt_tokens", prompts, wrong)
-        output = self._lengths("output_tokens", outputs, wrong)
+        whole = [self._whole("prompt_tokens", prompts, wrong), self._whole("output_tokens", outputs, wrong)]
+        whole += [self._whole("priority", column, wrong, least=-MAX_TOKENS) for column in priorities]
         good = np.ones(len(numbers), bool)
         good[list(wrong)] = False
         self._bad += [(numbers[i], *why) for i, why in wrong.items()]
@@ -65,18 +65,19 @@ class Rows:
         self._bad = []
         if not self.first and good.any():
             self.first = str(arrivals[int(good.argmax())])
-        self._blocks.append((ticks[good], prompt[good], output[good]))
+        self._blocks.append((ticks[good], *(column[good] for column in whole)))
         self.stopped = (self.stop_at_bad and bool(self.refused)) or self.enough(ticks[good] / self.ticks_per_s)
         return self.stopped
 
-    def arrays(self) -> tuple[Floats, Ints, Ints]:
-        """Arrival in ticks, exact for stamps of microseconds; prompt and output lengths. [R] each."""
+    def arrays(self) -> tuple[Floats, list[Ints]]:
+        """Arrival in ticks, exact for stamps of microseconds; prompt and output lengths, and priorities where the file
+        has them. [R] each."""
         if not self._blocks:
-            return np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        ticks, prompt, output = zip(*self._blocks, strict=True)
-        return np.concatenate(ticks), np.concatenate(prompt), np.concatenate(output)
+            return np.zeros(0), [np.zeros(0, np.int64)] * 2
+        ticks, *whole = map(np.concatenate, zip(*self._blocks, strict=True))
+        return ticks, whole
 
-    def _lengths(self, key: str, values: Any, wrong: dict[int, tuple[str, str]]) -> Ints:
+    def _whole(self, key: str, values: Any, wrong: dict[int, tuple[str, str]], least: int = 1) -> Ints:
         lengths = _all_whole(values)
         if lengths is None:
             lengths = np.ones(len(values), np.int64)
@@ -85,8 +86,8 @@ class Rows:
                     lengths[i] = _whole(value)
                 except ValueError as error:
                     self._note(key, i, value, str(error), wrong)
-        for i in np.flatnonzero(lengths < 1).tolist():
-            self._note(key, i, values[i], "is below 1", wrong)
+        for i in np.flatnonzero(lengths < least).tolist():
+            self._note(key, i, values[i], f"is below {least}", wrong)
         return lengths
 
     def _arrivals(self, values: Any, wrong: dict[int, tuple[str, str]]) -> Floats:

@@ -27,7 +27,7 @@ class TraceReport:
 
     path: str
     format: str  # "azure", "mooncake", "csv" or "parquet"
-    columns: Mapping[str, str]  # arrival_s, prompt_tokens, output_tokens -> the file's own names
+    columns: Mapping[str, str]  # arrival_s, prompt_tokens, output_tokens, perhaps priority -> the file's own names
     arrivals: str  # what the arrival column holds: "ISO 8601 times", "numbers in seconds" or "numbers in milliseconds"
     rows_read: int  # blank lines are no rows
     stopped_early: bool  # the file may have more rows, which the cuts did not need
@@ -49,11 +49,11 @@ class TraceReport:
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
-        arrival, prompt, output = self.columns.values()
+        arrival, prompt, output, *priority = self.columns.values()
         skipped = sum(self.skipped.values())
         text = [
             f"{self.path}: {self.format} format; arrivals from {arrival} ({self.arrivals}), lengths from {prompt} and "
-            f"{output}",
+            f"{output}" + "".join(f", priorities from {name}" for name in priority),
             f"rows: {self.rows_read:,} read{' (no more were needed)' * self.stopped_early}, {skipped:,} bad and "
             f"skipped, {self.requests:,} kept",
         ]
@@ -100,7 +100,8 @@ def read_trace(
     format    "azure", "mooncake", "csv" or "parquet", to insist on one; None finds out from the content, which may be
               compressed with gzip
     columns   of "csv" and "parquet": {"arrival_s": name, "prompt_tokens": name, "output_tokens": name}, each optional;
-              "arrival_ms" in place of "arrival_s" for a column of milliseconds
+              "priority" for a further column, which a file need not have; "arrival_ms" in place of "arrival_s" for a
+              column of milliseconds
     on_bad    "error" refuses a file with a bad row, "skip" leaves bad rows out and counts them
     spread_s  move each arrival to a uniformly random place within so many seconds after it, but not past the next
               arrival time of the file, order kept; "auto" finds the tick of coarse times, and does nothing where there
@@ -127,19 +128,20 @@ def read_trace(
 
     rows = read_rows(Ask(path, format, columns, on_bad == "error", _Enough(start, end, limit)))
     _refuse_bad(rows, on_bad)
-    ticks, prompt, output = rows.arrays()
+    ticks, whole = rows.arrays()
     out_of_order = int(np.count_nonzero(np.diff(ticks) < 0))
     if out_of_order:
         order = np.argsort(ticks, kind="stable")
-        ticks, prompt, output = ticks[order], prompt[order], output[order]
+        ticks, whole = ticks[order], [column[order] for column in whole]
     ticks = ticks - ticks[0]
     tick_s = _tick(ticks / rows.ticks_per_s)
     spread = tick_s if isinstance(spread_s, str) else spread_s
     if spread is not None:
         ticks = _spread(ticks, spread * rows.ticks_per_s, np.random.default_rng(seed))
-    ticks, prompt, output = _cut(rows, ticks, prompt, output, start, end, limit)
+    kept = _cut(rows, ticks, start, end, limit)
+    ticks, (prompt, output, *priority) = ticks[kept], [column[kept] for column in whole]
     arrival = (ticks - ticks[0]) / rows.ticks_per_s
-    workload = Workload(arrival, prompt, output, name=_stem(path) if name is None else name)
+    workload = Workload(arrival, prompt, output, _stem(path) if name is None else name, None, *priority)
     report = TraceReport(
         path=str(path),
         format=rows.format,
@@ -251,16 +253,15 @@ def _spread(ticks: Floats, width: float, rng: np.random.Generator) -> Floats:
     return moved
 
 
-def _cut(
-    rows: Rows, ticks: Floats, prompt: Ints, output: Ints, start: float, end: float, limit: int | None
-) -> tuple[Floats, Ints, Ints]:
+def _cut(rows: Rows, ticks: Floats, start: float, end: float, limit: int | None) -> npt.NDArray[np.intp]:
+    """Places of the rows that are kept."""
     seconds = ticks / rows.ticks_per_s
     kept: npt.NDArray[np.intp] = np.flatnonzero((seconds >= start) & (seconds < end))[:limit]
     if len(kept) == 0:
         raise ValueError(
             f"start_s={start}, end_s={end}: keep nothing of {rows.file}, which goes from 0 to {seconds[-1]:.6g} s"
         )
-    return ticks[kept], prompt[kept], output[kept]
+    return kept
 
 
 def _clock(rows: Rows) -> str:

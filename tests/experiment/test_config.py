@@ -168,7 +168,8 @@ token_budget = 512
 """
     )
     mixed = load_experiment(file, settings=["policy=mixed", "memory=unlimited", "kind=conversation"])
-    assert mixed.tables()["scheduler"] == {"policy": "mixed", "memory": "unlimited", "max_running": 256}
+    left = {"policy": "mixed", "memory": "unlimited", "max_running": 256, "order": "arrival"}
+    assert mixed.tables()["scheduler"] == left
     assert mixed.tables()["workload"].keys() == {"kind", "n_requests", "seed", "request_rate_rps"}
     # But what the command line itself gives must have an effect.
     assert problem(file, settings=["policy=mixed", "token_budget=512"]).startswith(
