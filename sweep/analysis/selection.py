@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checks import nearest
+from ..experiment.cell_selection import conditions, is_written
 from ..experiment.keys import column_of
-from ..experiment.tables import ROLE_TABLES, conditions
+from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
 
 if TYPE_CHECKING:
@@ -77,22 +78,18 @@ def rows_where(df: pd.DataFrame, selection: str) -> pd.DataFrame:
     """
     import numpy as np
 
-    pairs = conditions(selection)
-    if not pairs:
+    wanted = conditions(selection)
+    if not wanted:
         raise ValueError(f"{selection!r}: must be conditions such as policy=chunked,block_size=16")
-    check_names([name for name, _ in pairs], list(map(str, df.columns)))
-    wanted: dict[str, list[str]] = {}
-    for name, value in pairs:
-        wanted.setdefault(name, []).append(value)
+    check_names(list(wanted), list(map(str, df.columns)))
     chosen = np.ones(len(df), bool)
     for name, texts in wanted.items():
-        met = np.zeros(len(df), bool)
-        for text in texts:
-            met |= _equals(df[name], text)
-        if not met.any():
-            there = [plain_text(value) for value in df[name].drop_duplicates().tolist()]
-            raise ValueError(f"{name}={'/'.join(texts)}: no row has it{nearest(texts[0], there)}")
-        chosen &= met
+        there = df[name].drop_duplicates().tolist()
+        values = [value for value in there if any(is_written(plain(value), text) for text in texts)]
+        if not values:
+            near = nearest(texts[0], map(plain_text, there))
+            raise ValueError(f"{name}={'/'.join(texts)}: no row has it{near}")
+        chosen &= df[name].isin(values).to_numpy(bool)
     if not chosen.any():
         raise ValueError(f"{selection!r}: chooses none of the {len(df):,} rows")
     return df[chosen]
@@ -130,16 +127,3 @@ def plain_text(value: Any) -> str:
 def short_text(value: Any) -> str:
     """A value in few digits; "-" for missing."""
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _equals(column: pd.Series[Any], text: str) -> Any:
-    """Which rows [n] hold the value that a text writes; "" and "-" are missing."""
-    if text in ("", "-"):
-        return column.isna().to_numpy()
-    if column.dtype.kind in "iuf":
-        try:
-            number = float(text)
-        except ValueError:
-            return column.isna().to_numpy() & False
-        return (column.astype(float) == number).to_numpy(bool)
-    return (column.astype(object) == text).to_numpy(bool)

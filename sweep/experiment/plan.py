@@ -18,15 +18,16 @@ from typing import Any
 from ..measures.slo import SLOS
 from ..serving.system import System
 from ..workloads.workload import LognormalLen, Workload, drawn_priority, make_workload
+from .cell_selection import check_columns, conditions, is_written
 from .keys import column_of, key_names
 from .specs import SYSTEM_TABLES, SystemSpec, make_specs, points
-from .tables import TABLES, ConfigError, Experiment, WorkloadTable, check_columns, conditions
+from .tables import TABLES, ConfigError, Experiment, WorkloadTable
 
 RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
+class SweepTraffic:
     """Requests at a mean rate of 1 request/s, shared by every cell that meets them.
 
     columns      values of their columns in the cells table
@@ -45,7 +46,7 @@ class Cell:
     """One row of the cells table, before it is simulated."""
 
     cell_id: str
-    traffic: Traffic
+    traffic: SweepTraffic
     spec: SystemSpec
     slo: Mapping[str, Any]
     request_rate_rps: float
@@ -115,13 +116,10 @@ class Plan:
 
     def _where(self, selection: str) -> list[int]:
         check_columns(selection)
-        wanted: dict[str, list[str]] = {}
-        for column, value in conditions(selection):
-            wanted.setdefault(column, []).append(value)
-        found = []
+        wanted, found = conditions(selection), []
         for at, cell in enumerate(self.cells):
             values = cell.columns()
-            if all(any(_same(values[column], text) for text in texts) for column, texts in wanted.items()):
+            if all(any(is_written(values[column], text) for text in texts) for column, texts in wanted.items()):
                 found.append(at)
         if not found:
             raise ValueError(f"{selection!r}: chooses none of the {len(self.cells)} cells")
@@ -172,7 +170,7 @@ def expand(experiment: Experiment) -> Plan:
     return plan
 
 
-def identity(traffic: Traffic, spec: SystemSpec, slo: Mapping[str, Any]) -> dict[str, Any]:
+def identity(traffic: SweepTraffic, spec: SystemSpec, slo: Mapping[str, Any]) -> dict[str, Any]:
     """All that changes the answer of a cell, but its rate."""
     return {
         "rules": RULES_VERSION,
@@ -195,7 +193,7 @@ def _slos(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def _check_rates(experiment: Experiment, traffics: list[Traffic]) -> None:
+def _check_rates(experiment: Experiment, traffics: list[SweepTraffic]) -> None:
     """ConfigError for rates at which a request would never arrive."""
     where = experiment.place("workload", "request_rate_rps")
     last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
@@ -259,7 +257,7 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _traffics(experiment: Experiment) -> list[Traffic]:
+def _traffics(experiment: Experiment) -> list[SweepTraffic]:
     """Every workload of the sweep at unit rate, built once."""
     table = experiment.workload
     traces: dict[int | None, tuple[Workload, str]] = {}
@@ -282,7 +280,7 @@ def _blamed(experiment: Experiment, error: str) -> str:
 
 def _traffic(
     table: WorkloadTable, point: Mapping[str, Any], traces: Mapping[int | None, tuple[Workload, str]]
-) -> Traffic:
+) -> SweepTraffic:
     n, seed = point["n_requests"], point["seed"]
     facts: dict[str, Any] = {"kind": table.kind, "n_requests": n, "seed": seed}
     if table.kind == "conversation":
@@ -316,7 +314,7 @@ def _traffic(
         "n_requests": len(workload),
         **{key: point[key] for key in ("arrivals", "cv", "urgent_share", "seed")},
     }
-    return Traffic(workload, columns, facts, description)
+    return SweepTraffic(workload, columns, facts, description)
 
 
 def _trace(table: WorkloadTable, seed: int | None) -> tuple[Workload, str]:
@@ -350,13 +348,3 @@ def _digest(workload: Workload) -> str:
     if workload.priority is not None:
         digest.update(workload.priority.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _same(value: Any, text: str) -> bool:
-    """Whether a parameter has the value that a text writes."""
-    if isinstance(value, int | float):
-        try:
-            return float(text) == value
-        except ValueError:
-            return False
-    return text == ("" if value is None else value)

@@ -1,4 +1,4 @@
-"""Read an experiment: TOML text or tables in, a checked `Experiment` or all that is wrong with it out."""
+"""Read an experiment: a TOML file, tables and settings in, a checked `Experiment` out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..checks import MAX_TOKENS, nearest
-from ..workloads.workload import MAX_SIGMA, LognormalLen
-from .combinations import clashes, defaults
-from .keys import Key, deciders, key_names, key_of, unmet
-from .tables import TABLES, TRACE_COLUMNS, ConfigError, Experiment, WorkloadTable, check_columns
-from .toml_lines import key_lines, line_of
-
-_RANGE_KEYS = ("from", "to", "count", "spacing")
-_LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0, highest=MAX_SIGMA)}  # as `LognormalLen`
-_LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1, highest=MAX_TOKENS)}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+from ..checks import nearest
+from .checking import Checker
+from .keys import key_names
+from .tables import TABLES, ConfigError, Experiment, WorkloadTable
+from .toml_lines import key_lines
 
 
 def load_experiment(
@@ -57,7 +51,7 @@ def load_experiment(
         tables: dict[str, Any] = {
             key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()
         }
-        reader = _Reader("config", {}, Path())
+        checker = Checker("config", {}, Path())
     else:
         file, text = _read(config)
         try:
@@ -65,28 +59,28 @@ def load_experiment(
         except ValueError as error:  # TOMLDecodeError, or a number of too many digits
             raise ConfigError([_syntax_problem(str(config), str(error))]) from None
         tables.setdefault("name", file.stem)
-        reader = _Reader(str(config), key_lines(text), file.parent)
+        checker = Checker(str(config), key_lines(text), file.parent)
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
         tables["workload"] = _on_trace(tables["workload"], trace)
-        reader.places["workload", "path"] = "--trace"
+        checker.places["workload", "path"] = "--trace"
     settings = () if settings is None else settings
     if isinstance(settings, Mapping):
         for key, value in settings.items():
-            reader.set(tables, str(key), value, f"settings: {key!r}", "settings")
+            _set_key(checker, tables, str(key), value, f"settings: {key!r}", "settings")
     elif isinstance(settings, str) or not (
         isinstance(settings, Sequence) and all(isinstance(setting, str) for setting in settings)
     ):
         raise ConfigError([f"settings={settings!r}: must be a dict of keys and values, or a list of 'key=value' texts"])
     else:
         for setting in settings:
-            reader.parse(tables, setting)
+            _apply_setting(checker, tables, setting)
     for key, selection in (("requests", requests), ("steps", steps), ("instances", instances)):
         if selection is not None and isinstance(tables.setdefault("output", {}), dict):
             tables["output"][key] = selection
-            reader.places["output", key] = f"--{key}"
+            checker.places["output", key] = f"--{key}"
     for key, (value, place) in (options or {}).items():
-        reader.set(tables, key, value, f"{place} {value}", place)
-    return reader.experiment(tables)
+        _set_key(checker, tables, key, value, f"{place} {value}", place)
+    return checker.experiment(tables)
 
 
 def ready_experiments() -> list[str]:
@@ -150,293 +144,38 @@ def _with_path(experiment: Experiment) -> dict[str, Any]:
     return {} if path is None else {"workload": {**experiment.tables()["workload"], "path": str(path.absolute())}}
 
 
-class _Reader:
-    """Checks tables against the keys of `config` and collects problems instead of stopping at the first."""
-
-    def __init__(self, source: str, lines: dict[tuple[str, ...], int], folder: Path) -> None:
-        self.source = source
-        self.lines = lines
-        self.folder = folder  # relative paths in the file start here
-        self.places: dict[tuple[str, ...], str] = {}  # keys that came from the command line
-        self.problems: list[tuple[int, str]] = []  # line (0 where there is none) and text
-        self.failed: set[tuple[str, ...]] = set()  # tables and keys that have a problem
-
-    def problem(self, path: tuple[str, ...], message: str) -> None:
-        self.failed.add(path[:2])
-        ends = range(len(path), 0, -1)
-        place = next((self.places[path[:end]] for end in ends if path[:end] in self.places), None)
-        line = 0 if place else line_of(self.lines, path) or 0
-        place = place or (f"{self.source}:{line}" if line else self.source)
-        self.problems.append((line, f"{place}: {'.'.join(path)}{message}"))
-
-    def sound(self, table: str, *keys: str) -> bool:
-        """Whether checks that look at these keys make sense: none of them has a problem already."""
-        return not self.failed & {(table,), *((table, key) for key in keys)}
-
-    def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
-        self.problem(path, f" = {_toml(value)}: {allowed}")
-
-    def parse(self, tables: dict[str, Any], setting: str) -> None:
-        """Apply one "key=value"."""
-        key, equals, text = (part.strip() for part in setting.partition("="))
-        try:
-            value = tomllib.loads(f"value = {text}")["value"] if text else None
-        except ValueError as error:
-            if text[0] in "[{\"'":  # meant as TOML; anything else is a bare word
-                hint = "strings in a list or a table must be quoted, as in " + (
-                    '\'policy=["mixed", "chunked"]\'' if text[0] == "[" else "'columns={prompt_tokens = \"in\"}'"
-                )
-                self.problems.append((0, f"--set {setting}: is not valid TOML ({error}): {hint}"))
-                return
-            value = text
-        self.set(tables, key if equals else "", value, f"--set {setting}", "--set")
-
-    def set(self, tables: dict[str, Any], key: str, value: Any, what: str, place: str) -> None:
-        """Replace one key, which may leave out its table; None removes it."""
-        path = tuple(key.split("."))
-        if len(path) == 1 and key != "name":
-            path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
-        if len(path) > 2 or path[0] not in ("name", *TABLES) or (path[0] in TABLES and len(path) == 1):
-            known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
-            wanted = path[-1] or what.removeprefix("--set ")
-            must = "must be key=value with a known key" if place == "--set" else "must be a known key"
-            self.problems.append((0, f"{what}: {must}{nearest(wanted, known)}"))
-            return
-        table = tables if len(path) == 1 else tables.setdefault(path[0], {})
-        self.places[path] = place
-        if not isinstance(table, dict):  # reported when the table is read
-            return
-        if value is None:
-            table.pop(path[-1], None)
-        else:
-            table[path[-1]] = value
-
-    def experiment(self, tables: dict[str, Any]) -> Experiment:
-        for key in [key for key in tables if key not in ("name", *TABLES)]:
-            kind = "table" if isinstance(tables[key], Mapping) else "key"
-            self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES])}")
-        name = tables.get("name", "experiment")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self.wrong(
-                ("name",), name, "must be a string of letters, digits, dots, dashes and underscores: it names a folder"
+def _apply_setting(checker: Checker, tables: dict[str, Any], setting: str) -> None:
+    """Apply one "key=value"."""
+    key, equals, text = (part.strip() for part in setting.partition("="))
+    try:
+        value = tomllib.loads(f"value = {text}")["value"] if text else None
+    except ValueError as error:
+        if text[0] in "[{\"'":  # meant as TOML; anything else is a bare word
+            hint = "strings in a list or a table must be quoted, as in " + (
+                '\'policy=["mixed", "chunked"]\'' if text[0] == "[" else "'columns={prompt_tokens = \"in\"}'"
             )
-        read = {table: self.table(table, tables.get(table, {}), defaults(table, tables)) for table in TABLES}
-        self.effects(read, tables)
-        self.across(read, tables)
-        if self.problems:
-            raise ConfigError([text for _, text in sorted(self.problems, key=lambda problem: problem[0])])
-        return Experiment(name=name, source=self.source, origins=self.places, **read)
-
-    def table(self, table: str, entries: Any, defaults: Mapping[str, Any]) -> Any:
-        """One table as its dataclass. A value that is wrong is left at the default, so that other checks can go on."""
-        keys = TABLES[table]
-        if not isinstance(entries, Mapping):
-            self.wrong((table,), entries, "must be a table")
-            return keys()
-        for name in [name for name in entries if name not in key_names(keys)]:
-            self.problem((table, name), f": unknown key{_nearest_key(name, key_names(keys))}")
-        values: dict[str, Any] = dict(defaults)
-        for name in [name for name in key_names(keys) if name in entries]:
-            before = len(self.problems)
-            value = self.value((table, name), entries[name], key_of(keys, name))
-            if len(self.problems) == before:
-                values[name] = value
-        return keys(**values)
-
-    def effects(self, read: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
-        """Every key that is given has an effect, and those that must be given are."""
-        for table, name in (("workload", "request_rate_rps"), ("instance", "model"), ("instance", "chip")):
-            if self.sound(table, name) and not getattr(read[table], name) and not unmet(read, table, name):
-                self.problem((table, name), " is missing: must be given")
-        for table in TABLES:
-            entries = tables.get(table, {})
-            for name in key_names(TABLES[table]) if isinstance(entries, Mapping) else ():
-                if name in entries and self.sound(table, name) and self.judged(table, name):
-                    words = unmet(read, table, name)
-                    if words:
-                        self.wrong((table, name), entries[name], f"has no effect without {words}: remove it")
-
-    def judged(self, table: str, name: str) -> bool:
-        """Whether the keys that decide on the effect of a key are sound, and it was not the command line that took
-        its effect away: then the file is not to blame for it."""
-        paths = deciders(TABLES, table, name)
-        if (table, name) not in self.places and any(path in self.places for path in paths):
-            return False
-        return all(self.sound(*path) for path in paths)
-
-    def value(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
-        """A value or, for an axis, the tuple of its values."""
-        value = value.tolist() if hasattr(value, "tolist") else value  # NumPy's arrays and numbers, from Python
-        if not key.axis:
-            return self.scalar(path, value, key)
-        if key.ranged and isinstance(value, Mapping):
-            value = self.range(path, value)
-        items = value if isinstance(value, list | tuple) else [value]
-        if not items:
-            self.wrong(path, value, "must hold at least one value")
-        read = [self.scalar(path, item, key) for item in items]
-        for at, item in enumerate(read):
-            if item is not None and item in read[:at]:
-                self.wrong(path, items[at], "is given twice")
-        return tuple(read)
-
-    def scalar(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
-        if key.kind is dict:
-            return self.columns(path, value)
-        if key.kind is LognormalLen and isinstance(value, Mapping):
-            return self.length(path, value)
-        if key.kind is float and key.names is not None and value in key.names:
-            return value
-        if key.kind is str:
-            if not isinstance(value, str) or not value:
-                self.wrong(path, value, "must be a string that is not empty")
-            elif key.names is not None and value not in key.names:
-                self.wrong(path, value, f"is unknown{nearest(value, key.names)}")
-            elif key.lookup is not None:
-                try:
-                    key.lookup(value)
-                except ValueError as error:
-                    self.wrong(path, value, str(error).partition(": ")[2])
-            return (self.folder / value) if path == ("workload", "path") and isinstance(value, str) else value
-        number = int | float if key.kind is float else int
-        right = isinstance(value, number) and (checks.finite(value) or (key.kind is not float and type(value) is int))
-        within = right and (
-            (key.lowest is None or value >= key.lowest)
-            and (key.highest is None or value <= key.highest)
-            and (key.above is None or value > key.above)
-            and (key.below is None or value < key.below)
-        )
-        if not within:
-            above = key.kind is not float and right and key.highest is not None and value > key.highest
-            self.wrong(path, value, f"must be at most {key.highest}" if above else f"must be {_words(key)}")
-            return None
-        return float(value) if key.kind is float else value
-
-    def range(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> list[float]:
-        """The list that {from, to, count, spacing} stands for, at four significant digits between its ends."""
-        before = len(self.problems)
-        for name in [name for name in entries if name not in _RANGE_KEYS]:
-            self.problem((*path, name), f": unknown key{nearest(name, list(_RANGE_KEYS))}")
-        missing = [name for name in ("from", "to", "count") if name not in entries]
-        if missing:
-            self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
-            return [1.0]
-        first, last = (self.scalar((*path, end), entries.get(end), Key(float, above=0)) for end in ("from", "to"))
-        count = self.scalar((*path, "count"), entries.get("count"), Key(int, lowest=2, highest=100_000))
-        spacing = self.scalar((*path, "spacing"), entries.get("spacing", "log"), Key(str, names=("log", "linear")))
-        if len(self.problems) == before and first >= last:
-            self.wrong((*path, "to"), entries["to"], f"must be above from = {first}")
-        if len(self.problems) > before:
-            return [1.0]
-        shares = [step / (count - 1) for step in range(1, count - 1)]
-        between = [first * (last / first) ** s if spacing == "log" else first + (last - first) * s for s in shares]
-        return [first, *(float(f"{value:.4g}") for value in between), last]
-
-    def length(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> LognormalLen | None:
-        before = len(self.problems)
-        for name in [name for name in entries if name not in _LENGTH_KEYS]:
-            self.problem((*path, name), f": unknown key{nearest(name, list(_LENGTH_KEYS))}")
-        missing = [name for name in _LENGTH_KEYS if name not in entries]
-        if missing and len(self.problems) == before:
-            self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
-        read = {
-            name: self.scalar((*path, name), entries[name], key)
-            for name, key in _LENGTH_KEYS.items()
-            if name in entries
-        }
-        if len(self.problems) > before:
-            return None
-        if read["lo"] > read["hi"]:
-            self.wrong((*path, "lo"), read["lo"], f"must be at most hi = {read['hi']}")
-            return None
-        return LognormalLen(**read)
-
-    def columns(self, path: tuple[str, ...], entries: Any) -> dict[str, str]:
-        if not isinstance(entries, Mapping) or not entries:
-            self.wrong(path, entries, "must be a table of the file's names for its columns")
-            return {}
-        for name, value in entries.items():
-            if name not in TRACE_COLUMNS:
-                self.problem((*path, name), f": unknown column{nearest(name, TRACE_COLUMNS)}")
-            elif not isinstance(value, str) or not value:
-                self.wrong((*path, name), value, "must be a string that is not empty")
-        return dict(entries)
-
-    def across(self, read: dict[str, Any], tables: dict[str, Any]) -> None:
-        """Checks that look at several keys at once."""
-        workload, scheduler, slo = read["workload"], read["scheduler"], read["slo"]
-        if workload.kind == "synthetic" and self.sound("workload", "kind"):
-            for name in ("prompt", "output"):
-                if getattr(workload, name) is None and self.sound("workload", name):
-                    self.problem(("workload", name), ' is missing: kind = "synthetic" needs a length for it')
-        if workload.kind == "trace" and self.sound("workload", "path"):
-            if workload.path is None:
-                self.problem(("workload", "path"), ' is missing: kind = "trace" needs a file, here or by --trace')
-            elif not workload.path.is_file():
-                reason = "no such file" if not workload.path.exists() else "is no regular file"
-                if workload.path.is_dir():
-                    reason = "is a directory: must be a file"
-                self.wrong(("workload", "path"), str(workload.path), reason)
-        if workload.kind == "trace" and self.sound("workload", "start_s", "end_s", "spread_s"):
-            if workload.spread_s is None and "seed" in tables["workload"]:
-                self.wrong(
-                    ("workload", "seed"), tables["workload"]["seed"], "has no effect without spread_s: remove it"
-                )
-            if None not in (workload.start_s, workload.end_s) and workload.start_s >= workload.end_s:
-                self.wrong(("workload", "end_s"), workload.end_s, f"must be above start_s = {workload.start_s:g}")
-        if self.sound("system", "kind") and self.sound("scheduler", "policy", "memory"):
-            for key, values, message in clashes(read["system"], scheduler):
-                self.wrong(("scheduler", key), values[0] if len(values) == 1 else values, message)
-        if not unmet(read, "scheduler", "token_budget") and self.sound("scheduler", "token_budget", "max_running"):
-            budget, running = min(scheduler.token_budget), max(scheduler.max_running)
-            if budget < running:
-                allowed = f"must be at least max_running = {running}, a token for each running request"
-                self.wrong(("scheduler", "token_budget"), budget, allowed)
-        for key, selection in vars(read["output"]).items():
-            try:
-                check_columns(selection or "all")
-            except ValueError as error:
-                self.problem(("output", key), f" = {error}")
-        if self.sound("slo", "warmup", "cooldown") and slo.warmup + slo.cooldown >= 1:
-            self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
+            checker.problems.append((0, f"--set {setting}: is not valid TOML ({error}): {hint}"))
+            return
+        value = text
+    _set_key(checker, tables, key if equals else "", value, f"--set {setting}", "--set")
 
 
-def _words(key: Key) -> str:
-    """The numbers that a key allows, in words."""
-    kind = "an integer" if key.kind is int or key.kind is LognormalLen else "a finite number"
-    limits = [
-        f"{words} {limit}" if isinstance(limit, int) else f"{words} {limit:g}"
-        for words, limit in (
-            ("of at least", key.lowest),
-            ("above", key.above),
-            ("at most", key.highest if key.kind is float else None),  # of counts it is far off, and told when met
-            ("below", key.below),
-        )
-        if limit is not None
-    ]
-    other = ", or a table of mean, sigma, lo and hi" if key.kind is LognormalLen else ""
-    if key.names is not None:
-        other = f" or {', '.join(map(_toml, key.names))}"
-    return f"{kind} {' and '.join(limits)}".strip() + other
-
-
-def _nearest_key(name: str, known: Sequence[str]) -> str:
-    """`nearest` for a key, which may also have been meant for another table."""
-    keys = {key: table for table, keys in TABLES.items() for key in key_names(keys)}
-    close = difflib.get_close_matches(name, keys, n=1, cutoff=0.75)
-    if close and not difflib.get_close_matches(name, known, n=1, cutoff=0.75):
-        return f'; did you mean "{close[0]}" in [{keys[close[0]]}]?'
-    return nearest(name, known)
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return "nothing" if value is None else str(value)
+def _set_key(checker: Checker, tables: dict[str, Any], key: str, value: Any, what: str, place: str) -> None:
+    """Replace one key, which may leave out its table; None removes it."""
+    path = tuple(key.split("."))
+    if len(path) == 1 and key != "name":
+        path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
+    if len(path) > 2 or path[0] not in ("name", *TABLES) or (path[0] in TABLES and len(path) == 1):
+        known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
+        wanted = path[-1] or what.removeprefix("--set ")
+        must = "must be key=value with a known key" if place == "--set" else "must be a known key"
+        checker.problems.append((0, f"{what}: {must}{nearest(wanted, known)}"))
+        return
+    table = tables if len(path) == 1 else tables.setdefault(path[0], {})
+    checker.places[path] = place
+    if not isinstance(table, dict):  # reported when the table is read
+        return
+    if value is None:
+        table.pop(path[-1], None)
+    else:
+        table[path[-1]] = value

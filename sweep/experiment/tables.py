@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..checks import MAX_TOKENS, nearest
+from ..checks import MAX_TOKENS
 from ..hardware import catalogue
 from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
 from ..serving.orders import DEFAULT_ORDER, ORDERS
@@ -23,7 +23,7 @@ from ..serving.systems import MAX_INSTANCES
 from ..workloads.trace_formats import FORMATS
 from ..workloads.traces import ON_BAD
 from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
-from .keys import ANYWHERE, Key, Needs, above_one, as_key, column_of, in_use, key_names, left_out, needs
+from .keys import ANYWHERE, Key, Needs, above_one, as_key, in_use, left_out, needs
 
 KINDS = ("conversation", "synthetic", "trace")
 TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens", "priority")
@@ -317,24 +317,6 @@ class Experiment:
             if any(value is not None for value in entries.values()):
                 tables[name] = {key: value for key, value in entries.items() if value is not None}
         return tables
-
-
-def conditions(selection: str) -> list[tuple[str, str]]:
-    """Column and value of each condition of a choice of cells; empty where it is "all" or ids of cells."""
-    parts = [part.partition("=") for part in selection.split(",")]
-    return [(column.strip(), value.strip()) for column, _, value in parts] if all(part[1] for part in parts) else []
-
-
-def check_columns(selection: str) -> None:
-    """ValueError for a choice of cells by a column that is no parameter."""
-    tables = ("system", "instance", *ROLE_TABLES, "scheduler", "slo")
-    columns = [
-        *("cell_id", "workload", "arrivals", "cv", "urgent_share", "n_requests", "seed", "request_rate_rps"),
-        *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
-    ]
-    for column, _ in conditions(selection):
-        if column not in columns:
-            raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from servesweep.experiment.cell_selection import check_columns
+from servesweep.experiment.keys import key_names
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment, ready_experiments
-from servesweep.experiment.tables import TABLES, check_columns, key_names
+from servesweep.experiment.tables import TABLES
 from servesweep.experiment.toml_lines import key_lines, line_of
 from servesweep.workloads.workload import LognormalLen
 from small_experiment import SMALL, changed, problem

@@ -2,8 +2,8 @@
 
 import pytest
 import servesweep
+from servesweep.experiment.cell_selection import check_columns
 from servesweep.experiment.combinations import fits
-from servesweep.experiment.tables import check_columns
 from system_plans import ALL, INSTANCE, columns, plan_of
 
 
