@@ -1,6 +1,6 @@
-"""Markers and Hypothesis profiles.
+"""Markers, Hypothesis profiles, and the check that the package is that of this clone.
 
-A test has the markers of its module and folder; one that has none of the slow markers is `unit`.
+A test has the markers of its module, its folder and the browser; one that has none of the slow markers is `unit`.
 
 `HYPOTHESIS_PROFILE` chooses the profile: `dev`, the default, draws few new cases each time; `ci`, the default where
 the variable CI is set, draws many, the same ones every time, for what decides about a change must not depend on luck;
@@ -43,15 +43,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         )
 
 
-FOLDER_MARKERS = {"docs": "docs"}
 SLOW = {"process", "docs", "browser", "slow"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
-            marker = FOLDER_MARKERS.get(item.path.relative_to(HERE).parts[0])
-            if marker is not None:
-                item.add_marker(marker)
-            if not SLOW.intersection(mark.name for mark in item.iter_markers()):
-                item.add_marker("unit")
+        if HERE not in item.path.parents:
+            continue
+        if item.path.relative_to(HERE).parts[0] == "docs":
+            item.add_marker("docs")
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+        if not SLOW.intersection(mark.name for mark in item.iter_markers()):
+            item.add_marker("unit")

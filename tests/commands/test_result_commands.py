@@ -252,6 +252,7 @@ def test_init_writes_an_experiment_that_runs(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "experiment.toml").read_text() == TEMPLATE
 
 
+@pytest.mark.process
 def test_the_doctor_passes_and_says_what_fails(capsys, monkeypatch):
     facts = json.loads(printed(capsys, "doctor", "--json"))
     assert facts["ok"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from parity import assert_identical, lanes_of
+from profiles import MANY_CASES
 from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observe import observe
 from servesweep.serving.reference import RequestState, Scheduler, reject
@@ -66,8 +67,9 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
         assert all(seq.status == "finished" for seq in companion.sequences)
 
     check()
-    assert stops["running"] > 100, "the cases are meant to stop between requests"
-    assert stops["queued"] > 20, "the cases are meant to queue"
+    if MANY_CASES:
+        assert stops["running"] > 100, "the cases are meant to stop between requests"
+        assert stops["queued"] > 20, "the cases are meant to queue"
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 9])

@@ -35,6 +35,7 @@ def alones():
 # -------------------------------------------------------------------------------------------------------- the numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look_ahead", [None, 1, 2, 7])
 def test_the_rates_are_those_of_each_configuration_alone(alones, tmp_path, look_ahead):
     found = find_goodput(GRID, **SEARCH, **QUIET, out=tmp_path, look_ahead=look_ahead)
@@ -61,6 +62,7 @@ def test_any_interval_and_target(tmp_path_factory, target, lo, wide, iters, look
     assert found.df["max_rate_rps"].fillna(0.0).tolist() == expected
 
 
+@pytest.mark.process
 def test_the_answer_does_not_depend_on_workers_batches_or_looking_ahead(tmp_path):
     ways = [{}, {"workers": 2}, {"max_batch_cells": 5}, {"look_ahead": 4, "workers": 2, "max_batch_cells": 7}]
     bytes_of = []

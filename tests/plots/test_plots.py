@@ -249,6 +249,7 @@ def inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inside")
 def test_the_command_writes_pictures_and_numbers(folder, tmp_path, capsys):
     assert command_line(["plot", "plotted", "--panels", "model", "--by", "policy,tp"]) == 0

@@ -29,7 +29,7 @@ needs_ray = pytest.mark.skipif(
 # Workers find the tasks of this module, and what it imports, by these folders.
 FOLDERS = (os.path.dirname(__file__), os.path.dirname(small_sweep.__file__))
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
 
 
 class Cluster:

@@ -14,7 +14,7 @@ from servesweep.runner.runner import run_grid
 from servesweep.runner.tasks import Task
 from small_sweep import CELLS, FEASIBLE, alive, children, digests, kept_cells, limited, start, wait_until
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])

@@ -10,7 +10,7 @@ import pytest
 from servesweep.runner.runner import run_grid
 from small_sweep import CELLS, FEASIBLE, SWEEP, digests, kept_cells, limited, start
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):

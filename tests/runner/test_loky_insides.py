@@ -16,6 +16,8 @@ from servesweep.runner.loky_insides import (
     running_workers,
 )
 
+pytestmark = pytest.mark.process
+
 
 def changed(what):
     pytest.fail(

@@ -98,7 +98,10 @@ def test_a_cell_is_what_the_scheduler_gives_alone(run):
             assert row[name] == measures[name], name
 
 
-@pytest.mark.parametrize(("workers", "max_batch_cells"), [(1, 1), (1, 7), (2, 1000), (2, 5), (4, 9)])
+@pytest.mark.parametrize(
+    ("workers", "max_batch_cells"),
+    [(1, 1), (1, 7), *(pytest.param(*values, marks=pytest.mark.process) for values in ((2, 1000), (2, 5), (4, 9)))],
+)
 def test_the_tables_are_the_same_bytes_for_any_workers_and_batches(run, tmp_path, workers, max_batch_cells):
     options = {"requests": "all", "steps": "policy=chunked,block_size=64", "progress": False}
     other = run_grid(CONFIG, workers=workers, max_batch_cells=max_batch_cells, out=tmp_path / "other", **options)
@@ -291,6 +294,7 @@ def test_tables_that_were_not_recorded_name_the_remedy(run, tmp_path):
         servesweep.load(tmp_path, table="requests")
 
 
+@pytest.mark.process
 def test_interrupts_soon_after_the_start_leave_no_traceback(tmp_path):
     script = (
         "import sys\nfrom servesweep.commands.main import command_line\nif __name__ == '__main__':\n"

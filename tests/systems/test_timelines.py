@@ -9,6 +9,7 @@ import servesweep
 from hypothesis import given
 from matplotlib.figure import Figure
 from parity import lanes_of
+from profiles import MANY_CASES
 from servesweep import plots
 from servesweep.commands.main import command_line
 from servesweep.plots.timeline import timeline_figure
@@ -56,8 +57,10 @@ def test_every_request_is_in_one_condition_at_a_time_and_tokens_add_up(policy: s
         assert prefill == result.prefill_tokens
 
     check()
-    assert {WAITING, PREFILL, DECODE, PREEMPTED} <= seen
-    assert (PAUSED in seen) == (policy != "mixed")
+    assert PAUSED not in seen or policy != "mixed"
+    if MANY_CASES:
+        assert {WAITING, PREFILL, DECODE, PREEMPTED} <= seen
+        assert (PAUSED in seen) == (policy != "mixed")
 
 
 def test_the_worked_example_with_a_preemption():
