@@ -18,28 +18,12 @@ html_copy_source = False
 html_show_sourcelink = False
 
 _PAGES = {
-    "Start": ("first-hour", "coming-from", "eight-gpus", "notebooks/policies", "notebooks/disaggregated"),
-    "Ask": (
-        *("sweeps", "experiment-keys", "running", "resuming", "goodput", "goodput-endings", "placement"),
-        *(
-            "placement-trust",
-            "workloads",
-            "conversation",
-            "traces",
-            "public-traces",
-            "performance",
-            "scaling",
-            "options",
-        ),
-    ),
-    "Read": (
-        *("results", "plots", "report", "timeline", "run-directory", "pandas", "measures", "columns", "other-tools"),
-    ),
-    "Rules": (
-        *("scheduler", "scheduler-example", "policies", "systems", "routers", "models", "assumptions", "catalogue"),
-        "beyond",
-    ),
-    "Change it": ("engine", "README"),
+    "Start": "first-hour coming-from eight-gpus notebooks/policies notebooks/disaggregated",
+    "Ask": "sweeps experiment-keys running resuming goodput goodput-endings placement placement-trust workloads "
+    "conversation traces public-traces performance scaling options",
+    "Read": "results plots report timeline run-directory pandas measures columns other-tools",
+    "Rules": "scheduler scheduler-example policies systems routers models assumptions catalogue beyond",
+    "Change it": "architecture engine README",
 }
 
 
@@ -47,7 +31,7 @@ def _contents(_: Any, page: str, source: list[str]) -> None:
     """The README and every page stay plain Markdown: the tree of pages is put behind the first page here."""
     if page == root_doc:
         for caption, names in _PAGES.items():
-            entries = "\n".join(f"docs/{name}" for name in names)
+            entries = "\n".join(f"docs/{name}" for name in names.split())
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
         source[0] += "\n\n```{toctree}\n:hidden:\n:caption: About\n\nresults/README\nCONTRIBUTING\nCHANGELOG\n```\n"
 

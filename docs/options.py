@@ -11,9 +11,9 @@ PAGE = Path(__file__).parent / "options.md"
 HEAD = """# What does an option do?
 
 Made from the command itself by `python docs/options.py`; `servesweep COMMAND --help` says the same. Results go to
-stdout, everything else to stderr. What an experiment's TOML file may hold is in [keys](experiment-keys.md).
+stdout, everything else to stderr. Every command takes `--debug`. What an experiment's TOML file may hold is in
+[keys](experiment-keys.md).
 """
-MORE = "- [shared](#shared-options): "
 
 
 def page() -> str:
@@ -27,8 +27,9 @@ def page() -> str:
     parts = [HEAD]
     for name, command in choices.items():
         own = "".join(f"- {what}: {text}\n" for what, text in rows[name] if counts[what, text] == 1)
-        shared = ", ".join(what for what, text in rows[name] if counts[what, text] > 1)
-        parts.append(f"## servesweep {name}\n\n{_plain(command.description or '')}\n\n{own}{MORE}{shared}.\n")
+        shared = ", ".join(what for what, text in rows[name] if 1 < counts[what, text] < len(rows))
+        more = f"- [shared](#shared-options): {shared}\n" if shared else ""
+        parts.append(f"## servesweep {name}\n\n{_plain(command.description or '')}\n\n{own}{more}")
     shared = "".join(f"- {what}: {text}\n" for (what, text), count in counts.items() if count > 1)
     parts.append(f"## Shared options\n\n{shared}")
     return "\n".join(parts)

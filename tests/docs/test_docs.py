@@ -217,7 +217,7 @@ def test_the_page_of_columns_is_that_of_the_schemas(monkeypatch):
     sys.modules.pop("columns")
 
 
-MOST_WORDS = 26_500
+MOST_WORDS = 25_000
 
 
 def test_the_pages_stay_short():
@@ -234,8 +234,8 @@ def test_every_page_that_the_code_names_exists():
 
 
 def test_every_page_is_in_the_tree_of_the_site():
-    conf = (ROOT / "docs" / "conf.py").read_text("utf-8")
-    assert [page for page in NAMES if page.startswith("docs/") and f'"{page[5:-3]}"' not in conf] == []
+    named = re.findall(r"[\w/-]+", (ROOT / "docs" / "conf.py").read_text("utf-8"))
+    assert [page for page in NAMES if page.startswith("docs/") and page[5:-3] not in named] == []
 
 
 def test_licence_is_complete():
