@@ -126,7 +126,6 @@ def test_snippets_run_and_print_what_is_below_them(page, stand_ins, tmp_path, mo
 
 
 CELLS = {
-    "docs/coming-from.md": [140],
     "README.md": [2 * 2 * 2 * 2 * 11],
     "docs/sweeps.md": [3 * 16 * 2 * 2 * 2 * (1 + 2 + 1)],
 }  # of each experiment
