@@ -236,7 +236,7 @@ class SchedulerTable:
     )
     max_wait_s: tuple[float | None, ...] = field(
         default=(None,),
-        metadata=as_key(float, above=0, needs=needs("order", *(row.name for row in ORDERS.values() if row.ages))),
+        metadata=as_key(float, lowest=0, needs=needs("order", *(row.name for row in ORDERS.values() if row.ages))),
     )
 
 

@@ -77,7 +77,7 @@ def check_order(order: str, max_wait_s: float | None, workload: Workload) -> Non
             "urgent_share"
         )
     if max_wait_s is not None:
-        checks.positive("max_wait_s", max_wait_s)
+        checks.not_negative("max_wait_s", max_wait_s)
         if not ORDERS[order].ages:
             raise ValueError(f"max_wait_s={max_wait_s!r}: has no effect under order {order!r}")
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from reference_runs import StepLog
+from servesweep.serving import policies
 from servesweep.serving.reference import StepTime, schedule
 from servesweep.serving.reference_queue import ORDERS
 from servesweep.serving.reference_steps import ConstantTimes, StepTimes, times_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PAGED = sorted(path.stem for path in (GOLDEN / "paged").glob("*.json") if path.stem != "steps")
-POLICIES = ("mixed", "chunked", "prefill_first")
+POLICIES = tuple(policies.POLICIES)
 TOTALS = ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks", "running_steps", "block_steps", "busy_s")
 LOG_COLUMNS = ("start_s", "end_s", "running", "emitted", "tokens", "blocks_used")
 BLOCK_SIZES = (1, 2, 3, 4, 7, 8, 16)

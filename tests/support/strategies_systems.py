@@ -5,10 +5,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 from parity_systems import SystemCase
+from servesweep.serving import policies as registered
+from servesweep.serving import routers
 from servesweep.serving.reference_steps import StepTimes, times_of
+from servesweep.serving.system_kinds import SYSTEMS as SYSTEM_KINDS
 from strategies import (
     BLOCK_SIZES,
-    POLICIES,
     SLACK,
     SLOTS,
     Traffic,
@@ -18,8 +20,8 @@ from strategies import (
     traffic,
 )
 
-SYSTEMS = ("colocated", "disaggregated", "prefill_only", "decode_only")
-ROUTERS = ("least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two")
+SYSTEMS = tuple(SYSTEM_KINDS)
+ROUTERS = tuple(routers.ROUTERS)
 PPS = (1, 2, 4)
 
 
@@ -119,8 +121,7 @@ def system_cases(
     requests = draw(traffics if traffics is not None else grid_traffic() if exact else traffic(system_shapes()))
     system = draw(st.sampled_from(SYSTEMS)) if system is None else system
     if memory is None:
-        memories = {"colocated": ["reserve", "paged", "unlimited"], "prefill_only": ["reserve"]}
-        memory = draw(st.sampled_from(memories.get(system, ["reserve", "paged"])))
+        memory = draw(st.sampled_from(SYSTEM_KINDS[system].memories or ("reserve",)))
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
     model = st.just(draw(small_models()))
     steps = {role: holding(100, draw(EXACT_STEPS if exact else step_times(model, PPS))) for role in roles}
@@ -135,11 +136,11 @@ def system_cases(
     counts = ("n_prefill", "n_decode") if system == "disaggregated" else ("n_instances",)
     options: dict[str, Any] = {name: draw(st.sampled_from([1, 1, 1, 2, 2, 3, 5])) for name in counts}
     options["router"] = draw(st.sampled_from(ROUTERS)) if router is None else router
-    if options["router"] in ("random", "power_of_two"):
+    if routers.ROUTERS[options["router"]].seeded:
         options["router_seed"] = draw(st.integers(0, 3))
     prefill_batches = system in ("prefill_only", "disaggregated")
     if system == "colocated":
-        policies = ("prefill_first", "chunked") if memory == "reserve" else POLICIES
+        policies = [row.name for row in registered.POLICIES.values() if memory in row.memories]
         options["policy"] = draw(st.sampled_from(policies))
         prefill_batches = options["policy"] == "prefill_first"
         if memory == "reserve" and options["policy"] == "chunked":
