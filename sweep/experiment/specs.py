@@ -20,7 +20,7 @@ from ..hardware.step_times import StepModel
 from ..serving.orders import DEFAULT_ORDER
 from ..serving.queue import NO_QUEUE
 from ..serving.stages import Stage
-from ..serving.system import System, default_num_blocks, lanes_of
+from ..serving.system import System, default_num_blocks, streams_of
 from ..serving.system_kinds import SYSTEMS
 from ..workloads.workload import Workload
 from .combinations import fits
@@ -244,10 +244,10 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
     if options["memory"] is None:
         return None
     step = steps.get("decode") or steps[""]
-    lanes = lanes_of(SYSTEMS[kind].roles[-1], step)
-    room = step.kv_capacity_tokens() // lanes
+    streams = streams_of(SYSTEMS[kind].roles[-1], step)
+    room = step.kv_capacity_tokens() // streams
     where = f"{_instance(step)} with {step.model.name} has room for {room:,} tokens" + (
-        f" in each of its pp = {lanes} lanes" if lanes > 1 else ""
+        f" in each of its pp = {streams} streams" if streams > 1 else ""
     )
     if not room:
         return f"no KV fits: {where}"
@@ -256,8 +256,8 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
     size = options["block_size"]
     asked = options["num_blocks"]
     if asked is None:
-        options["num_blocks"] = default_num_blocks(step, size, lanes) or lanes
-    blocks = options["num_blocks"] // lanes  # of a lane
+        options["num_blocks"] = default_num_blocks(step, size, streams) or streams
+    blocks = options["num_blocks"] // streams  # of a stream
     fits_in = 1 <= blocks <= room // size
     blocks = max(blocks, 1)
     return None if fits_in else f"{blocks} x {size} tokens of KV blocks do not fit: {where}"

@@ -37,7 +37,7 @@ def averages(workload: Workload) -> Averages | None:
     return Averages(len(workload), *map(float, means))
 
 
-def expected_rate(system: System, work: Averages | None) -> float | None:
+def rate_by_averages(system: System, work: Averages | None) -> float | None:
     """The request rate about which the goodput of a system is to be expected; None where averages say nothing.
 
     A full batch of B requests decodes in steps that take up the prompts of B / (mean output) new requests each;

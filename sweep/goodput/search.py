@@ -24,7 +24,7 @@ from ..runner.batches import MAX_BATCH_CELLS, estimate, make_batches
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..runner.execution import choose_workers
 from ..runner.progress import Progress, Silent
-from ..runner.tasks import Outcome, make_task
+from ..runner.tasks import TaskResult, make_task
 from ..serving.early_stop import Criterion
 from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES
 from .options import NO_SLO, GoodputOptions
@@ -246,7 +246,7 @@ def search_plan(
             probes, begun = searches.probe_plan(wanted), time.perf_counter()
             shown.note = f"round {len(rounds) + 1}: {len(wanted):,} rates"
             batches = make_batches(probes, range(len(wanted)), workers, max_batch_cells)
-            outcomes: list[Outcome] = []
+            outcomes: list[TaskResult] = []
             stopping = searches.stopping(wanted)
             tasks = (make_task(probes, batch, set(), set(), stopping=stopping) for batch in batches)
             death = None

@@ -14,18 +14,18 @@ from ..measures.columns import MEASURES
 from ..measures.intervals import wilson_interval
 from ..measures.slo import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
-from ..runner.tasks import Outcome, Stopping
+from ..runner.tasks import Stopping, TaskResult
 from ..serving.early_stop import Criterion
 from ..tables.filenames import table_file
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
-from .expected_rate import averages, expected_rate
+from .expected_rate import averages, rate_by_averages
 from .findings import ENDINGS, finding
 
 ENOUGH_REQUESTS = 2000
 MOST_AHEAD = 31  # rates of one search in a round
-ROUND_LANES = 900  # what a round costs whatever is in it, in lanes: 500 to 1,100 by loops of 50 and of 1,000 lanes
+ROUND_CELLS = 900  # what a round costs whatever is in it, in cells: 500 to 1,100 by loops of 50 and of 1,000 cells
 TO_THE_END = 6  # halvings that follow: a probe with fewer is likely to be next to the answer, and runs to its end
-LEAST_CHANCE = 1 / ROUND_LANES  # a rate that is needed with a lower one is not simulated ahead
+LEAST_CHANCE = 1 / ROUND_CELLS  # a rate that is needed with a lower one is not simulated ahead
 INTERVAL = ("attainment_low", "attainment_high")
 
 
@@ -49,7 +49,7 @@ class Searches:
         traffics = {id(cell.traffic): cell.traffic for cell in plan.cells}
         known = {key: averages(traffic.workload) for key, traffic in traffics.items()}
         self.expected = {
-            at: expected_rate(plan.cells[at].system(), known[id(plan.cells[at].traffic)]) for at in self.states
+            at: rate_by_averages(plan.cells[at].system(), known[id(plan.cells[at].traffic)]) for at in self.states
         }
         self.asked: dict[int, list[float]] = {at: [] for at in self.states}  # rates that a search asked for, in order
         self.attained: dict[int, dict[float, float]] = {at: {} for at in self.states}
@@ -77,8 +77,8 @@ class Searches:
         if not going:
             return [Wanted(at, rate, False, False) for at in self.states for rate in self._incomplete(at)]
         longest = max(len(self.plan.cells[at].traffic.workload) for at in going)
-        lanes = max(1, min(max_batch_cells, BATCH_BYTES // (BYTES_PER_REQUEST * max(longest, 1))))
-        count = look_ahead or rates_ahead(len(going), lanes)
+        cells = max(1, min(max_batch_cells, BATCH_BYTES // (BYTES_PER_REQUEST * max(longest, 1))))
+        count = look_ahead or rates_ahead(len(going), cells)
         wanted = []
         for at in going:
             ahead = likely_rates(
@@ -109,7 +109,7 @@ class Searches:
         )
         return Stopping(self.criterion, on_pass, on_fail)
 
-    def add(self, wanted: Sequence[Wanted], outcomes: Sequence[Outcome], number: int, death: str | None) -> None:
+    def add(self, wanted: Sequence[Wanted], outcomes: Sequence[TaskResult], number: int, death: str | None) -> None:
         """Take in the outcomes of a round and let every search walk as far as they lead."""
         ended: set[int] = set()
         for outcome in outcomes:
@@ -127,7 +127,7 @@ class Searches:
             self.states[at], self.asked[at] = walked(self.start, self.attained[at], self.target)
 
     def _keep(self, probe: Wanted, values: dict[str, float], stopped: tuple[float, float] | None, number: int) -> None:
-        """Keep what came of a probe, in place of what is known of the same rate; `stopped` as in Outcome."""
+        """Keep what came of a probe, in place of what is known of the same rate; `stopped` as in TaskResult."""
         if not self.criterion.joint and stopped is None:
             values["attainment"] = float(np.fmin.reduce([values[f"{name}_attainment"] for name in SLOS]))
         self.attained[probe.at][probe.rate] = values["attainment"]
@@ -211,14 +211,14 @@ class Searches:
         write_table(directory / table_file("goodput"), goodput_table(self.rows(), self.config()))
 
 
-def rates_ahead(searches: int, lanes: int) -> int:
+def rates_ahead(searches: int, cells: int) -> int:
     """How many rates of each search a round should simulate, so that a halving costs least.
 
     2^j - 1 rates decide j halvings; numbers between those, some more. More rates share the cost of a round, but fewer
-    of them are needed. `lanes` is how many fit a batch.
+    of them are needed. `cells` is how many fit a batch.
     """
-    most = max(1, min(MOST_AHEAD, lanes // searches))
-    return min(range(1, most + 1), key=lambda count: (ROUND_LANES + searches * count) / _halvings(count))
+    most = max(1, min(MOST_AHEAD, cells // searches))
+    return min(range(1, most + 1), key=lambda count: (ROUND_CELLS + searches * count) / _halvings(count))
 
 
 def _halvings(count: int) -> float:

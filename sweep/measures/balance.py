@@ -31,7 +31,7 @@ def balance_measures(facts: InstanceFacts | None, duration_s: Floats) -> dict[st
     columns = {name: np.full(len(duration_s), np.nan) for name in ("utilization", *BALANCE)}
     if facts is None:
         return columns
-    busy, requests = facts.busy_s / facts.lanes, facts.requests.astype(np.float64)
+    busy, requests = facts.busy_s / facts.streams, facts.requests.astype(np.float64)
     everybody = np.ones(len(facts.role), dtype=np.bool_)
     columns["utilization"] = _utilization(facts.system, busy, everybody, duration_s)
     for name in ROLES:
@@ -55,7 +55,7 @@ def prefills_only(facts: InstanceFacts | None, systems: int) -> Bools:
 
 
 def _utilization(system: Ints, busy: Floats, here: Bools, duration_s: Floats) -> Floats:
-    """Mean over some instances of their time inside steps (mean of their lanes) / duration_s."""
+    """Mean over some instances of their time inside steps (mean of their streams) / duration_s."""
     # bincount adds one by one, in order: the sum of a system does not depend on the others.
     count = np.bincount(system[here], minlength=len(duration_s))
     return ratio(np.bincount(system[here], busy[here], len(duration_s)), count) / duration_s

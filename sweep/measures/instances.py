@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..arrays import Floats, Ints
 
 ROLES = ("colocated", "prefill", "decode")  # of an instance
-_COLUMNS = ("instance", "requests", "lanes", "steps", "busy_s")
+_COLUMNS = ("instance", "requests", "streams", "steps", "busy_s")
 
 
 @dataclass
@@ -22,9 +22,9 @@ class InstanceFacts:
     role: npt.NDArray[np.str_]  # colocated, prefill or decode
     instance: Ints
     requests: Ints  # that it served
-    lanes: Ints  # of which it has pp if it decodes only, else 1
-    steps: Ints  # of all its lanes
-    busy_s: Floats  # seconds inside steps, summed over its lanes; prefill: until the next batch can start
+    streams: Ints  # of which it has pp if it decodes only, else 1
+    steps: Ints  # of all its streams
+    busy_s: Floats  # seconds inside steps, summed over its streams; prefill: until the next batch can start
 
     def of(self, system: int) -> InstanceFacts:
         """The instances of one system, as those of the only one."""

@@ -279,11 +279,11 @@ class LaneResults:
     batch_steps: Ints  # [C] steps that the two sums below are over: not those of prefill instances that only hand over
     prefill_tokens: Ints  # [C]
     recomputed_tokens: Ints  # [C]
-    peak_blocks: Ints  # [C] of any one lane
-    num_blocks: Floats  # [C] of a lane; NaN: unlimited memory
+    peak_blocks: Ints  # [C] of any one stream
+    num_blocks: Floats  # [C] of a stream; NaN: unlimited memory
     running_steps: Floats  # [C] running requests summed over steps
     block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
-    busy_s: Floats  # [C] seconds inside steps, summed over lanes
+    busy_s: Floats  # [C] seconds inside steps, summed over streams
     instances: InstanceFacts
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
     itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length

@@ -1,8 +1,8 @@
-"""Cells grouped into batches of lanes that the engine advances together, and what they will cost.
+"""Cells grouped into batches, whose rows the engine advances together, and what they will cost.
 
-Most of what a batch costs is a time per event of its busiest lane (where the router ties instances together, of its
-busiest system): one of twice the lanes takes a third longer, not twice as long. So few large batches are fast, and only
-memory and the number of workers are reasons to split one. Nothing here changes an answer: lanes of a batch do not touch
+Most of what a batch costs is a time per event of its busiest row (where the router ties instances together, of its
+busiest system): one of twice the rows takes a third longer, not twice as long. So few large batches are fast, and only
+memory and the number of workers are reasons to split one. Nothing here changes an answer: rows of a batch do not touch
 each other.
 """
 
@@ -20,10 +20,10 @@ from ..kernels.state import Rules
 
 MAX_BATCH_CELLS = 1000  # cells; beyond this a batch gains little
 BYTES_PER_REQUEST = 100  # of a cell, in a batch
-BYTES_PER_LANE = 3000  # of each lane of a cell but its first
+BYTES_PER_ROW = 3000  # of each row of a cell but its first
 BATCH_BYTES = 400_000_000
 
-# CPU seconds for each request of the longest workload, times lanes ** _GROWTH. Fitted to batches of 1 to 1000 lanes of
+# CPU seconds for each request of the longest workload, times rows ** _GROWTH. Fitted to batches of 1 to 1000 rows of
 # the quickstart's kind, and of the Azure trace; load, memory and machine each move them by a factor of up to two.
 _REQUEST_S = 0.27e-3
 _GROWTH = 0.44
@@ -48,13 +48,13 @@ class _Kind(NamedTuple):
 class _Group:
     """Cells that can share a batch.
 
-    lanes    of all cells: instances, or the pp lanes of decode instances
-    busiest  requests of the busiest lane, about
+    rows    of all cells: instances, or the pp streams of decode instances
+    busiest  requests of the busiest row, about
     """
 
     kind: _Kind
     cells: list[int]  # positions
-    lanes: int
+    rows: int
     busiest: float
 
 
@@ -89,8 +89,8 @@ def make_batches(
     Cells share a batch when the engine advances them together (kind of system and memory, the policy under reserved
     memory, whether the router ties instances together) and their workloads have the same length. The batches of such a
     group have the same size. Of many, each has neighbouring request rates, which costs less CPU (10 to 20 %, measured):
-    lanes that are alike end together. Of few, each has its share of every rate, so that workers end together: a loaded
-    lane takes longer than an idle one.
+    rows that are alike end together. Of few, each has its share of every rate, so that workers end together: a loaded
+    row takes longer than an idle one.
     """
     groups = _groups(plan, cells)
     batches = []
@@ -136,7 +136,7 @@ def _groups(plan: Plan, cells: Sequence[int]) -> dict[_Kind, _Group]:
     for kind, group in members.items():
         specs = [plan.cells[at].spec for at in group]
         fewest = 1 if kind.routed else min(spec.n_instances for spec in specs)
-        groups[kind] = _Group(kind, group, sum(map(_lanes, specs)), kind.requests / fewest)
+        groups[kind] = _Group(kind, group, sum(map(_rows, specs)), kind.requests / fewest)
     return groups
 
 
@@ -145,7 +145,7 @@ def _kind_of(plan: Plan, at: int) -> _Kind:
     return _Kind(len(cell.traffic.workload), tuple((stage.kind, stage.routed) for stage in cell.spec.stages))
 
 
-def _lanes(spec: SystemSpec) -> int:
+def _rows(spec: SystemSpec) -> int:
     """Rows of the engine: a decode instance has one for each of its pipeline stages."""
     return sum(stage.instances * stage.lanes for stage in spec.stages)
 
@@ -168,8 +168,8 @@ def _split(groups: dict[_Kind, _Group], workers: int, max_batch_cells: int) -> _
 
 def _bytes(group: _Group) -> int:
     """Memory of all cells of a group at once."""
-    further = group.lanes - len(group.cells)
-    return len(group.cells) * group.kind.requests * BYTES_PER_REQUEST + further * BYTES_PER_LANE
+    further = group.rows - len(group.cells)
+    return len(group.cells) * group.kind.requests * BYTES_PER_REQUEST + further * BYTES_PER_ROW
 
 
 def _expected_s(groups: dict[_Kind, _Group], counts: _Counts, workers: int) -> float:
@@ -186,10 +186,10 @@ def _makespan(seconds: Sequence[float], workers: int) -> float:
 
 def _cpu_s(group: _Group, batches: int) -> float:
     """CPU seconds of one of so many equal batches of a group."""
-    # Tied by the router, the lanes of a system share its events. Fitted to 2 to 100 instances, within a factor of 1.5.
-    lanes = math.sqrt(group.lanes * len(group.cells)) if group.kind.routed else group.lanes
-    lanes *= -(-len(group.cells) // batches) / len(group.cells)  # in whole cells, as the largest batch is
-    return float(_REQUEST_S * group.busiest * lanes**_GROWTH)
+    # Tied by the router, the rows of a system share its events. Fitted to 2 to 100 instances, within a factor of 1.5.
+    rows = math.sqrt(group.rows * len(group.cells)) if group.kind.routed else group.rows
+    rows *= -(-len(group.cells) // batches) / len(group.cells)  # in whole cells, as the largest batch is
+    return float(_REQUEST_S * group.busiest * rows**_GROWTH)
 
 
 def _start_s(workers: int) -> float:

@@ -17,12 +17,12 @@ from ..measures.columns import MEASURES
 from ..tables.filenames import RECORDED, table_file
 from .journal import Record
 from .recorder import Recorded, drop
-from .tasks import Outcome
+from .tasks import TaskResult
 
 FORM = f"{zlib.crc32(' '.join(MEASURES).encode()):08x}"  # of `values` in a record: which measures, in which order
 
 
-class Finished:
+class CellStore:
     """Status and measures by position in the plan. A status of "" is none yet.
 
     values   float64 [cells, measures], NaN where there is none
@@ -106,7 +106,7 @@ class Finished:
         self.batch[at] = record.get("batch", -1)
         self.values[at] = [measures.get(name) for name in MEASURES]  # None becomes NaN
 
-    def add(self, outcome: Outcome, append: Callable[[Iterable[Record]], None]) -> None:
+    def add(self, outcome: TaskResult, append: Callable[[Iterable[Record]], None]) -> None:
         """Take a batch that has ended, as soon as it is on disk: what was asked to be recorded, then the journal's
         records, which `append` writes. OSError when it cannot be written; then nothing was taken."""
         for table, kept in self.recorded.items():
@@ -192,7 +192,7 @@ class Finished:
             for table, wanted in self.wanted.items()
         )
 
-    def _cell_records(self, outcome: Outcome, number: int) -> Iterator[Record]:
+    def _cell_records(self, outcome: TaskResult, number: int) -> Iterator[Record]:
         rows = np.stack([outcome.measures[name] for name in MEASURES], axis=1).astype("<f8")
         for at, values in zip(outcome.positions, rows, strict=True):
             record: Record = {"cell": self.plan.cells[at].cell_id, "batch": number}

@@ -24,13 +24,13 @@ from ..measures.columns import MEASURES
 from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
 from .backends import Backend, InProcess, Processes, interrupts, iter_outcomes
 from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches
-from .cells import FORM, Finished
+from .cells import FORM, CellStore
 from .directory import environment, output_directory, prepare_directory, write_json
 from .journal import JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
 from .progress import BestSoFar, Progress, Silent
 from .recorder import drop_parts
 from .run import Run, RunStopped
-from .tasks import Outcome, make_task
+from .tasks import TaskResult, make_task
 
 BackendName = Literal["local", "dask", "ray"]
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
@@ -39,7 +39,7 @@ BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 class Execution:
     """One run of a plan into a directory, which it holds locked until `close`.
 
-    finished  what has become of each cell
+    store  what has become of each cell
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Execution:
         self._ended_here: list[dict[str, Any]] = []  # the batches of this run
         self._backend_name = backend
         self._batches: list[list[int]] = []
-        self.finished = Finished(plan, self.directory)
+        self.store = CellStore(plan, self.directory)
         try:
             self._journal = Journal(self.directory, fresh)
         except JournalInUse as error:
@@ -73,9 +73,9 @@ class Execution:
         try:
             if fresh:
                 drop_parts(self.directory)
-            notes = self.finished.restore(() if fresh else self._journal.records(), retry_failed)
+            notes = self.store.restore(() if fresh else self._journal.records(), retry_failed)
             self.notes = (*self._journal.damage, *notes)
-            self._backend = self._open_backend(workers, scheduler) if self.finished.to_do else InProcess()
+            self._backend = self._open_backend(workers, scheduler) if self.store.to_do else InProcess()
         except BaseException as error:
             self._journal.close()
             if isinstance(error, JournalTooNew):
@@ -87,24 +87,24 @@ class Execution:
         """Whether a batch has ended in this run."""
         return bool(self._ended_here)
 
-    def outcomes(self, progress: bool = False) -> Generator[Outcome, None, None]:
+    def outcomes(self, progress: bool = False) -> Generator[TaskResult, None, None]:
         """Simulate the cells without an outcome. Each batch is on disk when its outcome is given.
 
         RunStopped when it cannot be written; BackendLost
         """
-        plan, finished, to_do = self.plan, self.finished, self.finished.to_do
+        plan, store, to_do = self.plan, self.store, self.store.to_do
         if progress:
             for note in self._opening():
                 print(note, file=sys.stderr)
         if not to_do:
             return
         batches = self._batches
-        requests, steps, instances = (finished.wanted.get(table, set()) for table in RECORDED)
+        requests, steps, instances = (store.wanted.get(table, set()) for table in RECORDED)
         tasks = (make_task(plan, batch, requests, steps, instances) for batch in batches)
         expected = estimate(plan, batches, self._backend.workers).wall_s
         actual_s = expected_s = 0.0  # of the batches that have ended
         best = BestSoFar(plan)
-        best.add(finished.reused, finished.measures_of(finished.reused))
+        best.add(store.reused, store.measures_of(store.reused))
         self._append([self._beginning()])
         reused = len(plan.feasible) - len(to_do)
         with (
@@ -114,7 +114,7 @@ class Execution:
             for outcome in outcomes:
                 try:
                     with interrupts():  # on disk and in memory, or in neither
-                        finished.add(outcome, self._journal.append)
+                        store.add(outcome, self._journal.append)
                         cost = {"wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s}
                         self._ended_here.append({"cells": len(outcome.positions), **cost})
                 except OSError as error:
@@ -131,7 +131,7 @@ class Execution:
         """Write the tables of all that has ended. RunStopped when they cannot be written."""
         run = self.run()
         try:
-            self.finished.write()
+            self.store.write()
             write_json(self.directory / RUN_FACTS, self._facts(run))
         except OSError as error:
             raise self._stopped(error) from None
@@ -140,7 +140,7 @@ class Execution:
     def run(self) -> Run:
         """The run as it stands."""
         wall_s = time.perf_counter() - self._started
-        return Run(self.plan.experiment, self.directory, self.finished.counts(), wall_s, self.notes)
+        return Run(self.plan.experiment, self.directory, self.store.counts(), wall_s, self.notes)
 
     def close(self) -> None:
         """Let go of the directory and of the cluster."""
@@ -152,20 +152,20 @@ class Execution:
             from .clusters import open_cluster
 
             cluster = open_cluster(self._backend_name, scheduler)
-            self._batches = make_batches(self.plan, self.finished.to_do, cluster.workers, self._max_batch_cells)
+            self._batches = make_batches(self.plan, self.store.to_do, cluster.workers, self._max_batch_cells)
             return cluster
-        workers = choose_workers(self.plan, self.finished.to_do, workers)
-        self._batches = make_batches(self.plan, self.finished.to_do, workers, self._max_batch_cells)
+        workers = choose_workers(self.plan, self.store.to_do, workers)
+        self._batches = make_batches(self.plan, self.store.to_do, workers, self._max_batch_cells)
         workers = min(workers, len(self._batches))
         return Processes(workers) if workers > 1 else InProcess()
 
     def _opening(self) -> list[str]:
         """What there is to say before the first cell runs."""
-        finished = self.finished
+        store = self.store
         lines = list(self.notes)
-        if finished.reused:
-            lines.append(f"{len(finished.reused):,} reused, {len(finished.to_do):,} to do")
-        if not finished.ended and finished.to_do and self._backend.workers == 1:
+        if store.reused:
+            lines.append(f"{len(store.reused):,} reused, {len(store.to_do):,} to do")
+        if not store.ended and store.to_do and self._backend.workers == 1:
             lines.append(
                 "the last run here did not come to its end. Should a cell have taken all memory: "
                 "with --workers 2 it is found, and the others complete"
@@ -180,7 +180,7 @@ class Execution:
             "host": platform.node(),
             "pid": os.getpid(),
             "time": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "to_do": len(self.finished.to_do),
+            "to_do": len(self.store.to_do),
             "form": FORM,
             "measures": MEASURES,
         }

@@ -153,13 +153,13 @@ def iter_run(
             scheduler=scheduler,
         )
     ) as execution:
-        finished = execution.finished
-        for at, status in enumerate(finished.status):
+        store = execution.store
+        for at, status in enumerate(store.status):
             if status:
-                yield finished.row(at)
+                yield store.row(at)
         with closing(execution.outcomes(progress)) as outcomes:
             for outcome in outcomes:
-                yield from map(finished.row, outcome.positions)
+                yield from map(store.row, outcome.positions)
         execution.finish()
 
 

@@ -57,7 +57,7 @@ class Task:
         cut: dict[str, Any] = {name: value[begin:end] for name, value in vars(self).items() if isinstance(value, list)}
         return replace(self, **cut)
 
-    def run(self) -> Outcome:
+    def run(self) -> TaskResult:
         """Simulate and measure. An error costs the cells that cause it, found by halving, and no others."""
         return run_task(self)
 
@@ -66,14 +66,14 @@ class Task:
         count = len(self.positions)
         return [self.part(0, count // 2), self.part(count // 2, count)] if count > 1 else []
 
-    def failed(self, error: str) -> Outcome:
+    def failed(self, error: str) -> TaskResult:
         """The outcome when all its cells fail, without having run."""
         nothing = {name: np.full(len(self.positions), np.nan) for name in MEASURES}
-        return Outcome(self.positions, nothing, dict.fromkeys(self.positions, error))
+        return TaskResult(self.positions, nothing, dict.fromkeys(self.positions, error))
 
 
 @dataclass
-class Outcome:
+class TaskResult:
     """What became of a batch. Dictionaries are by position in the plan.
 
     measures  float64 [cells], NaN where there is none, in the order of `positions`
@@ -120,16 +120,16 @@ def make_task(
     )
 
 
-def run_task(task: Task) -> Outcome:
+def run_task(task: Task) -> TaskResult:
     """Simulate and measure a batch. An error costs the cells that cause it, found by halving, and no others."""
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = _outcome(task)
+    outcome = _result_of(task)
     outcome.wall_s, outcome.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     outcome.host, outcome.pid, outcome.ended_unix_s = platform.node(), os.getpid(), time.time()
     return outcome
 
 
-def _outcome(task: Task) -> Outcome:
+def _result_of(task: Task) -> TaskResult:
     try:
         return _simulate(task)
     except Exception as error:
@@ -138,8 +138,8 @@ def _outcome(task: Task) -> Outcome:
     halves = task.halves()
     if not halves:
         return task.failed(reason)
-    first, second = map(_outcome, halves)
-    return Outcome(
+    first, second = map(_result_of, halves)
+    return TaskResult(
         task.positions,
         {name: np.concatenate([first.measures[name], second.measures[name]]) for name in MEASURES},
         first.errors | second.errors,
@@ -150,8 +150,8 @@ def _outcome(task: Task) -> Outcome:
     )
 
 
-def _simulate(task: Task) -> Outcome:
-    logged = [lane for lane, keep in enumerate(task.keep_steps) if keep]
+def _simulate(task: Task) -> TaskResult:
+    logged = [place for place, keep in enumerate(task.keep_steps) if keep]
     gaps = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
     limits = {name: np.array([slo[f"{name}_slo_s"] for slo in task.slos], np.float64) for name in SLOS}
     results = run_systems(task.systems, step_log=logged, gaps=gaps, verdicts=_verdicts(task, limits))
@@ -163,18 +163,20 @@ def _simulate(task: Task) -> Outcome:
         n_gpus=np.array(task.n_gpus),
     )
     values = {name: column.astype(np.float64) for name, column in found.items()}
-    return Outcome(
+    return TaskResult(
         task.positions,
         values,
         stopped=_stopped(task, results.decided, values),
-        # Copies, because a view of one lane would keep the arrays of the whole batch in memory.
+        # Copies: a view of one system would keep the arrays of the whole batch in memory.
         requests={
-            task.positions[lane]: deepcopy(results.result(lane)) for lane, keep in enumerate(task.keep_requests) if keep
+            task.positions[place]: deepcopy(results.result(place))
+            for place, keep in enumerate(task.keep_requests)
+            if keep
         },
-        steps={task.positions[lane]: _steps(results, lane) for lane in logged},
+        steps={task.positions[place]: _steps(results, place) for place in logged},
         instances={
-            task.positions[lane]: instance_columns(results.instances, lane)
-            for lane, keep in enumerate(task.keep_instances)
+            task.positions[place]: instance_columns(results.instances, place)
+            for place, keep in enumerate(task.keep_instances)
             if keep
         },
     )
@@ -191,7 +193,7 @@ def _verdicts(task: Task, limits: dict[str, NDArray[np.float64]]) -> Verdicts | 
 def _stopped(
     task: Task, decided: EarlyStopOutcome | None, values: dict[str, NDArray[np.float64]]
 ) -> dict[int, tuple[float, float]]:
-    """`Outcome.stopped`; leaves those cells only the `values` that mean something."""
+    """`TaskResult.stopped`; leaves those cells only the `values` that mean something."""
     if decided is None:
         return {}
     rows = decided.stopped.nonzero()[0]
@@ -202,10 +204,10 @@ def _stopped(
     return {task.positions[row]: (float(decided.low[row]), float(decided.high[row])) for row in rows}
 
 
-def _steps(results: LaneResults, lane: int) -> dict[str, NDArray[Any]]:
+def _steps(results: LaneResults, place: int) -> dict[str, NDArray[Any]]:
     """The log of the steps of a system, by column of the steps table; roles are places in `ROLES`."""
-    log = dict(results.step_logs[lane])
-    first = int((results.instances.system == lane).argmax())
+    log = dict(results.step_logs[place])
+    first = int((results.instances.system == place).argmax())
     role = log.get("role", np.zeros(len(log["start_s"]))) + ROLES.index(results.instances.role[first])
     log["role"] = role.astype(np.int8)  # prefill comes before decode
     log.setdefault("instance", np.zeros(len(role), np.int64))

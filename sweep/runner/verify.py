@@ -16,7 +16,7 @@ from ..experiment.tables import ConfigError
 from ..tables.build import cells_table
 from ..tables.filenames import table_file
 from ..tables.reading import load
-from .cells import Finished
+from .cells import CellStore
 from .tasks import make_task
 
 K = 20  # cells by default
@@ -77,9 +77,9 @@ def verify_run(
 
 def _again(plan: Plan, at: int) -> pa.Table:
     """The row of one cell, simulated alone."""
-    finished = Finished(plan, Path())
-    finished.add(make_task(plan, [at], set(), set()).run(), lambda _: None)
-    return cells_table([finished.row(at)])
+    store = CellStore(plan, Path())
+    store.add(make_task(plan, [at], set(), set()).run(), lambda _: None)
+    return cells_table([store.row(at)])
 
 
 def _pairs(before: pa.Table, after: pa.Table) -> list[tuple[str, Any, Any]]:

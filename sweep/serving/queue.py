@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from ..arrays import Floats, Ints
-
-AnyInts = npt.NDArray[np.integer]
+from ..arrays import AnyInts, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

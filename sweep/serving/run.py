@@ -310,7 +310,7 @@ def _facts(ran: StageResults, stages: Sequence[Stage], roles: list[str], systems
         role=np.array(roles, np.str_)[stage],
         instance=np.arange(stage.size) - begins[stage],
         requests=summed(ran.lane_requests).astype(np.int64),
-        lanes=lanes[stage],
+        streams=lanes[stage],
         steps=summed(ran.lane_totals.steps).astype(np.int64),
         busy_s=summed(ran.lane_totals.busy_s),
     )
@@ -322,7 +322,7 @@ def _joined(facts: list[InstanceFacts]) -> InstanceFacts:
     order = np.argsort(system, kind="stable")
     columns = {
         name: np.concatenate([getattr(fact, name) for fact in facts])[order]
-        for name in ("role", "instance", "requests", "lanes", "steps", "busy_s")
+        for name in ("role", "instance", "requests", "streams", "steps", "busy_s")
     }
     return InstanceFacts(system=system[order], **columns)
 

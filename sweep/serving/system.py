@@ -108,7 +108,7 @@ class RoutedSystem(CheckedSystem):
         return {"router": self.router, "router_seed": self.router_seed, "rate": self.rate}
 
 
-def lanes_of(role: str, step: Step) -> int:
+def streams_of(role: str, step: Step) -> int:
     """Batches that an instance of this role works on at a time: a decode instance has one in each pipeline stage."""
     return step.pp if role == "decode" and isinstance(step, StepModel) else 1
 

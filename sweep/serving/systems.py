@@ -19,7 +19,7 @@ from .queue import Queue
 from .routers import DEFAULT_ROUTER
 from .scheduler import DEFAULT_MAX_TOKENS, Lane
 from .stages import MOST, Stage
-from .system import RoutedSystem, Step, capacity_of, default_num_blocks, lanes_of
+from .system import RoutedSystem, Step, capacity_of, default_num_blocks, streams_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
 MAX_INSTANCES = 2**20
@@ -293,7 +293,7 @@ def _prefill_stage(system: PrefillOnly | Disaggregated, queue: Queue, step: Step
         Rules(decode_beside_prefill=False, reserve=True, decodes=False),
         instances=instances,
         max_tokens=system.max_tokens,
-        pipeline=lanes_of("decode", step),
+        pipeline=streams_of("decode", step),
         order=system.order,
         max_wait_s=system.max_wait_s,
         **system._routing(),
@@ -310,7 +310,7 @@ def _check_decode_memory(system: Any, step: Step) -> int | None:
         if getattr(system, name) is None:
             raise ValueError(f"{name}=None: must be given under paged memory")
         system._whole(name)
-    lanes = lanes_of("decode", step)
+    lanes = streams_of("decode", step)
     if system.num_blocks is None:
         blocks = default_num_blocks(step, system.block_size, lanes)
         if not blocks:
@@ -325,11 +325,11 @@ def _check_decode_memory(system: Any, step: Step) -> int | None:
 def _decode_capacity(system: Any, step: Step) -> float:
     if system.memory == "reserve":
         return np.inf
-    return float(min(system.block_size * (system.num_blocks // lanes_of("decode", step)), MOST))
+    return float(min(system.block_size * (system.num_blocks // streams_of("decode", step)), MOST))
 
 
 def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing: dict[str, Any]) -> Stage:
-    lanes = lanes_of("decode", step)
+    lanes = streams_of("decode", step)
     paged = system.memory == "paged"
     return Stage(
         queue,

@@ -291,13 +291,13 @@ _MEASURES = [
         "kv_utilization_peak",
         _FLOAT,
         "share",
-        "peak_blocks / blocks of an instance (of a decode instance: of a lane); null when memory is unlimited",
+        "peak_blocks / blocks of an instance (of a decode instance: of a stream); null when memory is unlimited",
     ),
     _field(
         "peak_blocks",
         _INT,
         "blocks",
-        "most KV blocks held on any instance (decode: in any of its pp lanes) during any step; "
+        "most KV blocks held on any instance (decode: in any of its pp streams) during any step; "
         "reserved memory: tokens set aside",
     ),
     _field(
@@ -372,13 +372,13 @@ INSTANCES_SCHEMA = _schema(
         _field("role", _REPEATED_TEXT, "", "of the instance: colocated, prefill or decode", True),
         _field("instance", _INT, "", "number of the instance among those of its role, from 0", True),
         _field("requests", _INT, "requests", "requests that the instance served", True),
-        _field("lanes", _INT, "lanes", "batches worked on in turn: pp of a decode instance, else 1", True),
-        _field("steps", _INT, "steps", "steps that were not idle, of all lanes", True),
+        _field("streams", _INT, "streams", "batches worked on in turn: pp of a decode instance, else 1", True),
+        _field("steps", _INT, "steps", "steps that were not idle, of all streams", True),
         _field(
             "busy_s",
             _FLOAT,
             "s",
-            "time inside steps, summed over lanes; of a prefill instance, until the next batch can start",
+            "time inside steps, summed over streams; of a prefill instance, until the next batch can start",
             True,
         ),
     ],

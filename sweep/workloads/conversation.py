@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import checks
+from ..arrays import Floats
 from .workload import MAX_REQUESTS, Workload, arrivals_at
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

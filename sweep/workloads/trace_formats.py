@@ -10,7 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .trace_rows import Floats, Rows, shortened
+from ..arrays import Floats
+from .trace_rows import Rows, shortened
 
 FORMATS = ("azure", "mooncake", "csv", "parquet")
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Floats, Ints
 from ..checks import MAX_TOKENS
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _EXAMPLES = 3
 

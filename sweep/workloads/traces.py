@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import checks
+from ..arrays import Floats, Ints
 from .trace_formats import FORMATS, Ask, read_rows
-from .trace_rows import Floats, Ints, Rows
+from .trace_rows import Rows
 from .workload import Workload
 
 ON_BAD = ("error", "skip")

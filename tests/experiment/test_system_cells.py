@@ -162,7 +162,7 @@ def test_what_changes_a_system_changes_the_id():
         ),
         (
             {"decode_instance": {"pp": [1, 4]}, "scheduler": {"memory": "paged", "num_blocks": 3}},
-            "in each of its pp = 4 lanes",
+            "in each of its pp = 4 streams",
         ),
     ],
 )
@@ -182,5 +182,5 @@ def test_a_lane_without_room_for_a_token_is_infeasible(monkeypatch):
     reasons = [cell.spec.infeasible for cell in plan.cells[::2]]
     assert [reason is None for reason in reasons] == [True, False, True, True]
     assert reasons[1] == (
-        "no KV fits: 4 x h100-sxm with llama-3.1-8b has room for 0 tokens in each of its pp = 4 lanes"
+        "no KV fits: 4 x h100-sxm with llama-3.1-8b has room for 0 tokens in each of its pp = 4 streams"
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servesweep import make_workload, max_rate, run_systems
 from servesweep.goodput.bisection import MOST_DOUBLINGS, Search, likely_rates, next_to_answer, walked
-from servesweep.goodput.expected_rate import averages, expected_rate
+from servesweep.goodput.expected_rate import averages, rate_by_averages
 from servesweep.goodput.options import GoodputOptions
 from servesweep.goodput.search import searched_plan
 from servesweep.goodput.searches import rates_ahead
@@ -114,7 +114,7 @@ def test_what_a_system_is_expected_to_serve_is_about_what_it_serves():
         system = cell.system()
         flood = run_systems([replace(system, rate=1000.0)]).result(0)
         served = len(flood) / (np.nanmax(flood.finish_s) - flood.arrival_s[0])
-        assert 0.5 * served < expected_rate(system, averages(system.workload)) < 1.3 * served
+        assert 0.5 * served < rate_by_averages(system, averages(system.workload)) < 1.3 * served
 
 
 def test_rates_ahead_fall_with_the_number_of_searches():
@@ -156,7 +156,7 @@ def test_what_is_to_be_expected_of_other_systems():
     def rate(**system):
         table = {key: value for key, value in GRID.items() if key != "scheduler"}
         plan = searched_plan({**table, **system}, GoodputOptions())
-        return [expected_rate(cell.system(), averages(cell.traffic.workload)) for cell in plan.cells]
+        return [rate_by_averages(cell.system(), averages(cell.traffic.workload)) for cell in plan.cells]
 
     (one,) = rate(system={"kind": "colocated"}, slo={"ttft_ms": 100})
     (four,) = rate(system={"kind": "colocated", "n_instances": 4}, slo={"ttft_ms": 100})

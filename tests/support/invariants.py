@@ -66,7 +66,7 @@ def _requests(run: Run) -> list[dict[str, Any]]:
 
 
 def check_every_request_ends(requests: Iterable[Mapping[str, Any]]) -> None:
-    """Finished, in the order of events, or rejected without any time. Nothing is lost."""
+    """CellStore, in the order of events, or rejected without any time. Nothing is lost."""
     for r in requests:
         times = (r["admitted_s"], r["first_token_s"], r["finish_s"])
         if r["rejected"]:

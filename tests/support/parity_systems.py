@@ -162,7 +162,7 @@ def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
         facts = facts_of(results, i)
         assert facts["role"] == [instance.role for instance in instances]
         assert facts["instance"] == [instance.number for instance in instances]
-        assert facts["lanes"] == [len(instance.units) for instance in instances]
+        assert facts["streams"] == [len(instance.units) for instance in instances]
         assert facts["requests"] == [instance.requests for instance in instances]
         assert facts["steps"] == [instance.steps for instance in instances]
         assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=1e-12)
@@ -198,7 +198,7 @@ def check_log(log: Mapping[str, Any], case: SystemCase) -> None:
 def facts_of(results: LaneResults, system: int) -> dict[str, list[Any]]:
     """What is known of the instances of a system."""
     places = [k for k, owner in enumerate(results.instances.system) if owner == system]
-    names = ("role", "instance", "lanes", "requests", "steps", "busy_s")
+    names = ("role", "instance", "streams", "requests", "steps", "busy_s")
     return {name: [getattr(results.instances, name)[k] for k in places] for name in names}
 
 

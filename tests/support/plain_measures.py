@@ -46,7 +46,7 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
     if prefill_only:
         output = len(done)
 
-    busy_s = [float(busy / lanes) for busy, lanes in zip(facts.busy_s, facts.lanes, strict=True)]
+    busy_s = [float(busy / streams) for busy, streams in zip(facts.busy_s, facts.streams, strict=True)]
 
     def of_role(role, values):
         return [float(value) for value, other in zip(values, facts.role, strict=True) if other == role]
@@ -159,9 +159,9 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
             role=np.array(roles),
             instance=np.array([roles[:i].count(role) for i, role in enumerate(roles)]),
             requests=rng.integers(0, 4, len(roles)),
-            lanes=(lanes := np.array([1 + 2 * (role == "decode") for role in roles])),
+            streams=(streams := np.array([1 + 2 * (role == "decode") for role in roles])),
             steps=rng.integers(0, 9, len(roles)),
-            busy_s=lanes * rng.random(len(roles)),
+            busy_s=streams * rng.random(len(roles)),
         ),
     )
 
@@ -171,7 +171,7 @@ def joined(results):
     facts = [result.instances for result in results]
     columns = {
         name: np.concatenate([getattr(fact, name) for fact in facts])
-        for name in ("role", "instance", "requests", "lanes", "steps", "busy_s")
+        for name in ("role", "instance", "requests", "streams", "steps", "busy_s")
     }
     system = np.repeat(np.arange(len(facts)), [len(fact.role) for fact in facts])
     return InstanceFacts(system=system, **columns)

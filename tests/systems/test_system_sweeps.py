@@ -89,7 +89,7 @@ def test_balance_is_that_of_the_instances(run):
     ]
     for _, row in run.df.iterrows():
         mine = instances[instances["cell_id"] == row["cell_id"]]
-        shares = mine["busy_s"] / mine["lanes"].astype(float) / row["duration_s"]
+        shares = mine["busy_s"] / mine["streams"].astype(float) / row["duration_s"]
         assert row["utilization"] == pytest.approx(shares.mean(), rel=1e-12)
         assert row["steps"] == mine["steps"].sum()
         for role, prefix in (("colocated", ""), ("prefill", "prefill_"), ("decode", "decode_")):
