@@ -104,7 +104,7 @@ def figures(workload: Workload) -> dict[str, float]:
 
 def table(trace: Workload, seeds: int = 20) -> str:
     real = figures(trace)
-    drawn = [figures(conversation_workload(len(trace), trace.mean_rate_rps, seed)) for seed in range(seeds)]
+    drawn = [figures(conversation_workload(len(trace), rate=trace.mean_rate_rps, seed=seed)) for seed in range(seeds)]
     lines = ["| figure | trace | synthetic | standard deviation over seeds |", "|---|---:|---:|---:|"]
     for name, value in real.items():
         values = [one[name] for one in drawn]

@@ -18,7 +18,7 @@ def draw_examples(folder: Path) -> None:
     for number, (requests, options, _) in enumerate(WORKED_EXAMPLES, 1):
         found = timeline_of_requests([servesweep.Request(*request) for request in requests], **options)
         title = ", ".join(f"{name}={value}" for name, value in options.items())
-        save(plots.timeline_figure(found, title), None, folder, f"example-{number}", ["png"])
+        save(plots.timeline_figure(found, title=title), None, folder, f"example-{number}", ["png"])
 
 
 def draw_cell(folder: Path) -> None:
@@ -34,7 +34,7 @@ def draw_quickstart(folder: Path) -> None:
     with TemporaryDirectory() as place:
         cells = servesweep.run_grid("quickstart", out=place, progress=False).df
     for kind, name, options in (("curves", "attainment", {}), ("pareto", "pareto", {})):
-        save(*plots.panels(cells, kind, "mem_reserve", **options), folder, f"quickstart-{name}", ["png"])
+        save(*plots.panels(cells, kind, panel="mem_reserve", **options), folder, f"quickstart-{name}", ["png"])
 
 
 def draw_first_hour(folder: Path) -> None:
@@ -43,7 +43,7 @@ def draw_first_hour(folder: Path) -> None:
         path = Path(place, "experiment.toml")
         path.write_text(TEMPLATE, encoding="utf-8")
         cells = servesweep.run_grid(path, out=place, progress=False).df
-    save(*plots.panels(cells, "curves", "tp", by=["policy", "token_budget"]), folder, "first-hour", ["png"])
+    save(*plots.panels(cells, "curves", panel="tp", by=["policy", "token_budget"]), folder, "first-hour", ["png"])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..experiment.plan import Plan
+    from ..tables.reading import TableName
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -31,7 +32,7 @@ def add_command(
     return parser
 
 
-def load_run(name: str, table: str = "cells", where: str | None = None) -> pd.DataFrame:
+def load_run(name: str, table: TableName = "cells", where: str | None = None) -> pd.DataFrame:
     """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong."""
     from ..analysis.selection import find_run, rows_where
     from ..experiment.tables import ConfigError

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from ..plots import PlotKind
     from .options import Commands
 
 KINDS = ("curves", "frontier", "goodput", "pareto", "heatmap", "time")
@@ -90,9 +91,9 @@ def _figures(df: pd.DataFrame, options: argparse.Namespace) -> Iterator[tuple[st
             raise ValueError(f"--{min(given - {'by', 'target'})} has an effect only with a KIND: {', '.join(KINDS)}")
         common = {key: getattr(options, key) for key in given}
         for y in ("attainment", "ttft_p99_s", "tpot_p99_s"):
-            yield f"curves-{y}", *plots.panels(df, "curves", options.panels, y=y, **common)
+            yield f"curves-{y}", *plots.panels(df, "curves", panel=options.panels, y=y, **common)
         common.pop("target", None)
-        yield "pareto", *plots.panels(df, "pareto", options.panels, **common)
+        yield "pareto", *plots.panels(df, "pareto", panel=options.panels, **common)
         return
     unused = given - set(_OPTIONS[options.kind])
     if unused:
@@ -108,8 +109,8 @@ def _figures(df: pd.DataFrame, options: argparse.Namespace) -> Iterator[tuple[st
             raise ValueError(f"{options.kind} needs --{key}, a parameter of the sweep")
     name = "-".join([options.kind, *(arguments[key] for key in ("y", "x", "value") if key in arguments)])
     name = "curves-attainment" if name == "curves" else name
-    kind = "frontier" if options.kind == "goodput" else options.kind
-    yield name, *plots.panels(df, kind, options.panels, **arguments)
+    kind: PlotKind = "frontier" if options.kind == "goodput" else options.kind
+    yield name, *plots.panels(df, kind, panel=options.panels, **arguments)
 
 
 def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figure, pd.DataFrame]:
@@ -125,7 +126,7 @@ def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figu
     if cell["cell_id"] not in there:
         raise ValueError(f"the steps of cell {cell['cell_id']} were not recorded; those of {', '.join(there[:9])} were")
     steps = steps[steps["cell_id"] == cell["cell_id"]]
-    figure = plots.over_time_figure(steps, cell["num_blocks"], f"cell {cell['cell_id']}")
+    figure = plots.over_time_figure(steps, cell["num_blocks"], title=f"cell {cell['cell_id']}")
     return f"time-{cell['cell_id']}", figure, plot_numbers.over_time(steps, cell["num_blocks"])
 
 

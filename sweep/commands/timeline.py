@@ -98,7 +98,7 @@ def write(found: Timeline, folder: Path, name: str, title: str, options: argpars
     pictures = {"png", "svg"} & set(options.formats)
     figure = None
     if pictures:
-        figure = timeline_figure(found, title, begin=options.begin, end=options.end, most=options.requests)
+        figure = timeline_figure(found, title=title, begin=options.begin, end=options.end, most=options.requests)
     for path in paths:
         if path.suffix == ".json":
             path.write_text(json.dumps(chrome_trace(found, title), separators=(",", ":")), encoding="utf-8")

@@ -336,7 +336,11 @@ def _first(workload: Workload, n: int | None) -> Workload:
         raise ValueError(f"n_requests = {n}: must be at most {len(workload)}, the requests of the trace after its cuts")
     priority = None if workload.priority is None else workload.priority[:n]
     return Workload(
-        workload.arrival_s[:n], workload.prompt_tokens[:n], workload.output_tokens[:n], workload.name, priority=priority
+        workload.arrival_s[:n],
+        workload.prompt_tokens[:n],
+        workload.output_tokens[:n],
+        name=workload.name,
+        priority=priority,
     )
 
 

@@ -17,17 +17,50 @@ _LINK_FIELDS = ("alpha_s", "bytes_per_s")
 
 
 def model(name: str) -> Model:
-    """The model of this name, e.g. "llama-3.1-8b". ValueError for a name that is unknown, or known but not modelled."""
+    """The model of this name in the catalogue (configs/models.toml).
+
+    Parameters
+    ----------
+    name
+        Such as "llama-3.1-8b"; `model_names` has all.
+
+    Raises
+    ------
+    ValueError
+        For a name that is unknown, or known but not modelled.
+    """
     return _model(checks.text("model", name))
 
 
 def chip(name: str) -> Chip:
-    """The chip of this name, e.g. "h100-sxm". ValueError for a name that is unknown."""
+    """The chip of this name in the catalogue (configs/chips.toml).
+
+    Parameters
+    ----------
+    name
+        Such as "h100-sxm"; `chip_names` has all.
+
+    Raises
+    ------
+    ValueError
+        For a name that is unknown.
+    """
     return _chip(checks.text("chip", name))
 
 
 def link(name: str) -> Link:
-    """The link of this name, e.g. "ib-ndr". ValueError for a name that is unknown."""
+    """The link of this name in the catalogue (configs/links.toml).
+
+    Parameters
+    ----------
+    name
+        Such as "ib-ndr"; `link_names` has all.
+
+    Raises
+    ------
+    ValueError
+        For a name that is unknown.
+    """
     return _link(checks.text("link", name))
 
 

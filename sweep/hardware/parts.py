@@ -7,13 +7,30 @@ from .. import checks
 
 @dataclass(frozen=True)
 class Model:
-    """A dense decoder with grouped-query attention (`n_kv_heads` = `n_heads`: multi-head attention).
+    """A dense decoder with grouped-query attention.
 
-    d_model, head_dim, d_ff and vocab are widths; the MLP is gated (three matrices) unless `gated_mlp` is False (two).
-    With `tied_embeddings` the output layer is the embedding table itself. Biases, query-key norms and learned positions
-    are not counted; they are below 0.1 % of the weights of every model of the catalogue.
+    Biases, query-key norms and learned positions are not counted; they are below 0.1 % of the weights of every model of
+    the catalogue.
 
-    ValueError for a count that is not an integer of at least 1, or more KV heads than heads.
+    Parameters
+    ----------
+    name
+        For tables and messages.
+    n_layers
+        Layers of attention and MLP.
+    d_model, head_dim, d_ff, vocab
+        Widths: of a token's state, of a head, of the MLP, and the number of different tokens.
+    n_heads, n_kv_heads
+        Heads of queries, and of keys and values; as many of both is multi-head attention.
+    tied_embeddings
+        The output layer is the embedding table itself.
+    gated_mlp
+        The MLP has three matrices, otherwise two.
+
+    Raises
+    ------
+    ValueError
+        For a count that is not an integer of at least 1, or more KV heads than heads.
     """
 
     name: str
@@ -71,10 +88,23 @@ class Model:
 
 @dataclass(frozen=True)
 class Chip:
-    """An accelerator: dense peaks in FLOP/s, memory bandwidth in bytes/s, memory in bytes.
+    """An accelerator.
 
-    `fp8_flops` = 0: the chip has no fp8, and bf16 is used in its place.
-    ValueError for a figure that is not positive and finite (0 allowed for `fp8_flops`).
+    Parameters
+    ----------
+    name
+        For tables and messages.
+    bf16_flops, fp8_flops
+        Dense peaks in FLOP/s. `fp8_flops` = 0: the chip has no fp8, and bf16 is used in its place.
+    mem_bytes_per_s
+        Memory bandwidth in bytes/s.
+    mem_bytes
+        Memory in bytes.
+
+    Raises
+    ------
+    ValueError
+        For a figure that is not positive and finite (0 is allowed for `fp8_flops`).
     """
 
     name: str
@@ -92,9 +122,21 @@ class Chip:
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two chips: seconds for an empty message, and bytes/s in one direction.
+    """A link between two chips.
 
-    ValueError for a negative or infinite latency, or a bandwidth that is not positive and finite.
+    Parameters
+    ----------
+    name
+        For tables and messages.
+    alpha_s
+        Seconds that an empty message takes.
+    bytes_per_s
+        Bandwidth in one direction, in bytes/s.
+
+    Raises
+    ------
+    ValueError
+        For a negative or infinite latency, or a bandwidth that is not positive and finite.
     """
 
     name: str

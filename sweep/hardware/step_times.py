@@ -27,14 +27,31 @@ ACTIVATION_BYTES = 2  # what an all-reduce moves per number, whatever the weight
 class StepModel:
     """An instance of `tp * pp` chips that serves one model: roofline step times in seconds, KV capacity in tokens.
 
-    weight_bytes  bytes a weight (2 bf16, 1 fp8; below 2 the chip's fp8 peak is used)
-    kv_bytes      bytes a number of the KV cache
-    mfu, mbu      shares of peak FLOP/s and of memory bandwidth that a step reaches
-    overhead_s    added to every step: launches, scheduling, sampling
-    link          between the chips of one tensor-parallel group; not used with tp = 1
-    mem_reserve   share of the memory kept from weights and KV
+    The formulas are in docs/models.md.
 
-    ValueError, with the name, the value and what is allowed, for a field out of range.
+    Parameters
+    ----------
+    model, chip
+        From the catalogue, `model(name)` and `chip(name)`, or your own.
+    tp, pp
+        Tensor-parallel degree, and pipeline stages.
+    weight_bytes
+        Bytes of a weight (2 bf16, 1 fp8; below 2 the chip's fp8 peak is used).
+    kv_bytes
+        Bytes of a number of the KV cache.
+    mfu, mbu
+        Shares of the peak FLOP/s and of the memory bandwidth that a step reaches.
+    overhead_s
+        Seconds added to every step: launches, scheduling, sampling.
+    link
+        Between the chips of one tensor-parallel group; not used with tp = 1.
+    mem_reserve
+        Share of the memory kept from weights and KV.
+
+    Raises
+    ------
+    ValueError
+        For a field out of range.
     """
 
     model: Model
@@ -104,28 +121,71 @@ class StepModel:
         )
 
     def prefill_time(self, prompts: Iterable[int]) -> float:
-        """Seconds of a step that processes whole prompts of these lengths; 0 for none.
+        """Seconds of a step that processes whole prompts.
 
-        ValueError for a length that is not an integer of at least 1.
+        Parameters
+        ----------
+        prompts
+            Their lengths in tokens.
+
+        Returns
+        -------
+        float
+            Seconds; 0 without prompts.
+
+        Raises
+        ------
+        ValueError
+            For a length that is not an integer of at least 1.
         """
         tokens, pairs = _prompt_work(prompts)
         return self._time(tokens, pairs, tokens)
 
     def decode_time(self, batch: int, ctx: int) -> float:
-        """Seconds of a step in which `batch` requests emit a token each; 0 for none.
+        """Seconds of a step in which requests emit a token each.
 
-        ctx is the sum over these requests of the tokens that their cache holds. ValueError for anything but integers
-        of at least 0.
+        Parameters
+        ----------
+        batch
+            How many requests.
+        ctx
+            The sum over these requests of the tokens that their cache holds.
+
+        Returns
+        -------
+        float
+            Seconds; 0 for an empty batch.
+
+        Raises
+        ------
+        ValueError
+            For anything but integers of at least 0.
         """
         batch, ctx = _counts(batch=batch, ctx=ctx)
         return self._time(batch, ctx, ctx)
 
     def mixed_time(self, batch: int, ctx: int, chunk_tokens: int, chunk_attn_flops: float) -> float:
-        """Seconds of a step of `batch` decodes, as in `decode_time`, with `chunk_tokens` of prefill; 0 for neither.
+        """Seconds of a step of decodes with some prefill.
 
-        chunk_attn_flops is the attention work of that prefill: t tokens after `done` others of the same prompt add
-        `model.attention_flops_per_context_token() * (t * done + t * (t + 1) / 2)`.
-        ValueError for a count that is not an integer of at least 0, or FLOPs that are not finite and at least 0.
+        Parameters
+        ----------
+        batch, ctx
+            The decodes, as in `decode_time`.
+        chunk_tokens
+            Prompt tokens processed.
+        chunk_attn_flops
+            The attention work of that prefill in FLOPs: t tokens after `done` others of the same prompt add
+            `model.attention_flops_per_context_token() * (t * done + t * (t + 1) / 2)`.
+
+        Returns
+        -------
+        float
+            Seconds; 0 for a step of neither.
+
+        Raises
+        ------
+        ValueError
+            For a count that is not an integer of at least 0, or FLOPs that are not finite and at least 0.
         """
         batch, ctx, chunk_tokens = _counts(batch=batch, ctx=ctx, chunk_tokens=chunk_tokens)
         chunk_attn_flops = checks.not_negative("chunk_attn_flops", chunk_attn_flops)
@@ -148,9 +208,17 @@ class StepModel:
 
 @dataclass(frozen=True)
 class ConstantStepTime:
-    """A step takes `seconds` whatever it does: the scheduler alone, without a model or a chip. Has no KV capacity.
+    """A step takes as long whatever it does: the scheduler alone, without a model or a chip. Has no KV capacity.
 
-    ValueError for seconds that are not positive and finite, or above 1e6.
+    Parameters
+    ----------
+    seconds
+        How long.
+
+    Raises
+    ------
+    ValueError
+        For seconds that are not positive and finite, or above 1e6.
     """
 
     seconds: float
@@ -196,9 +264,28 @@ def kv_transfer_time(
 
 
 def kv_transfer_time(model: Model, prompt_tokens: Any, link: Link, kv_bytes: float = 2.0) -> Any:
-    """Seconds to send the KV of a prompt over a link: latency + bytes / bandwidth. An array gives an array.
+    """Seconds to send the KV of a prompt over a link: latency + bytes / bandwidth.
 
-    ValueError for tokens that are not integers of at least 0, and for kv_bytes that are not positive and finite.
+    Parameters
+    ----------
+    model
+        Whose KV it is.
+    prompt_tokens
+        One length, or an int64 array [N] of them.
+    link
+        What it crosses.
+    kv_bytes
+        Bytes of a number of the KV cache.
+
+    Returns
+    -------
+    float or float64 array [N]
+        Seconds.
+
+    Raises
+    ------
+    ValueError
+        For tokens that are not integers of at least 0, and for kv_bytes that are not positive and finite.
     """
     for name, part, kind in (("model", model, Model), ("link", link, Link)):
         if not isinstance(part, kind):

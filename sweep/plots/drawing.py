@@ -12,10 +12,9 @@ draws are those of the function of the same name in `servesweep.plots.numbers`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 
 from ..analysis.ranking import TARGET
@@ -35,36 +34,20 @@ from .parts import (
     new_axes,
     scale_along,
     scale_y,
-    shared_legend,
     style_of,
 )
-from .style import COLOURS, GREY, HEAT, STYLE, label, plain_axis, scaled, ticks
-from .timeline import blocks_in_use, gantt, timeline_figure
-
-__all__ = [
-    "blocks_in_use",
-    "curves",
-    "frontier",
-    "gantt",
-    "heatmap",
-    "over_time",
-    "over_time_figure",
-    "panels",
-    "pareto",
-    "timeline_figure",
-]
+from .style import GREY, HEAT, label, plain_axis, scaled, ticks
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def curves(
     df: pd.DataFrame,
     y: str = "attainment",
-    ax: Axes | None = None,
     *,
+    ax: Axes | None = None,
     x: str = RATE,
     by: Sequence[str] | None = None,
     target: float = TARGET,
@@ -74,9 +57,32 @@ def curves(
 
     A curve for each value of `by`, of the best configuration if more was swept; error bars from the lowest to the
     highest seed, a cross at the foot where a cell is infeasible or failed. A dashed line is the SLO of a latency, or
-    `target` for the attainment. `scale_to` holds the numbers of several panels: scales and colours suit them all.
+    `target` for the attainment.
 
-    ValueError for columns that cannot be drawn.
+    Parameters
+    ----------
+    df
+        The cells of a sweep, as `load(run)` gives them.
+    y, x
+        Columns.
+    ax
+        Where to draw. None: a new figure.
+    by
+        Parameters that tell curves apart. None: policy, system and router, where they are axes.
+    target
+        The attainment to keep.
+    scale_to
+        The numbers of several panels, which scales and colours suit. None: those drawn here.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
+
+    Raises
+    ------
+    ValueError
+        For columns that cannot be drawn.
     """
     numbers = plot_numbers.curves(df, y, x=x, by=by, target=target)
     whole = numbers if scale_to is None else scale_to
@@ -103,8 +109,8 @@ def curves(
 def frontier(
     df: pd.DataFrame,
     x: str,
-    ax: Axes | None = None,
     *,
+    ax: Axes | None = None,
     by: Sequence[str] | None = None,
     target: float = TARGET,
     per_gpu: bool = True,
@@ -115,6 +121,29 @@ def frontier(
 
     At each point the best configuration of what else was swept; a hollow marker with an arrow is the highest rate of
     the sweep, beyond which there may be more. Error bars are that configuration's lowest and highest seed.
+
+    Parameters
+    ----------
+    df
+        The cells of a sweep, as `load(run)` gives them, or the goodput table of a search, `load(run, "goodput")`.
+    x
+        The parameter.
+    ax, by, scale_to
+        As for `curves`.
+    target
+        The attainment to keep; that of a search is its own.
+    per_gpu
+        Divide by the GPUs of the system.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
+
+    Raises
+    ------
+    ValueError
+        For columns that cannot be drawn.
     """
     numbers = plot_numbers.frontier(df, x, by=by, target=target, per_gpu=per_gpu)
     if plot_numbers.FOUND_RATE in df:
@@ -166,14 +195,31 @@ def frontier(
 
 def pareto(
     df: pd.DataFrame,
-    ax: Axes | None = None,
     *,
+    ax: Axes | None = None,
     by: Sequence[str] | None = None,
     scale_to: pd.DataFrame | None = None,
 ) -> Axes:
     """Throughput per GPU against tokens per second of a user, every configuration and rate a point.
 
     The line of a curve joins its points that no other of its points equals or exceeds in both.
+
+    Parameters
+    ----------
+    df
+        The cells of a sweep, as `load(run)` gives them.
+    ax, by, scale_to
+        As for `curves`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
+
+    Raises
+    ------
+    ValueError
+        For columns that cannot be drawn.
     """
     numbers = plot_numbers.pareto(df, by=by)
     whole = numbers if scale_to is None else scale_to
@@ -199,16 +245,37 @@ def heatmap(
     df: pd.DataFrame,
     x: str,
     y: str,
-    ax: Axes | None = None,
     *,
+    ax: Axes | None = None,
     value: str = RATE,
     target: float = TARGET,
     scale_to: pd.DataFrame | None = None,
 ) -> Axes:
     """A value for each pair of two parameters, by colour and in figures; a cross where nothing is feasible.
 
-    value  RATE: the highest rate of the sweep that keeps `target` attainment, of the best configuration of what else
-           was swept; or a measure, and then everything but x, y and the seed must have been chosen
+    Parameters
+    ----------
+    df
+        The cells of a sweep, as `load(run)` gives them.
+    x, y
+        Columns of parameters.
+    ax, scale_to
+        As for `curves`.
+    value
+        "request_rate_rps": the highest rate of the sweep that keeps `target` attainment, of the best configuration of
+        what else was swept; or a measure, and then everything but x, y and the seed must have been chosen.
+    target
+        The attainment to keep.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
+
+    Raises
+    ------
+    ValueError
+        For columns that cannot be drawn.
     """
     numbers = plot_numbers.heatmap(df, x, y, value=value, target=target)
     whole = numbers if scale_to is None else scale_to
@@ -257,113 +324,3 @@ def heatmap(
     if (~feasible & present).any():
         ax.set_title("\u00d7 infeasible", loc="right", fontsize=9, color=GREY)
     return ax
-
-
-def over_time(
-    steps: pd.DataFrame, num_blocks: float | None = None, ax: Axes | None = None, *, y: str = "running"
-) -> Axes:
-    """The batch size or the KV use of one cell along its time: the mean of a piece of time, and lightly the highest.
-
-    steps       the steps of one cell, as load(run, "steps") gives them
-    num_blocks  KV blocks of the cell; without, or where it is missing, there is no KV use to draw
-    y           "running" or "kv_utilization"
-    """
-    if y not in ("running", "kv_utilization"):
-        raise ValueError(f"y is {y!r}, but must be 'running' or 'kv_utilization'")
-    if steps.empty:
-        raise ValueError("steps: has no row, so there is nothing to draw")
-    numbers = plot_numbers.over_time(steps, num_blocks)
-    ax = new_axes(ax)
-    factor = 100.0 if y == "kv_utilization" else 1.0
-    edges = [*numbers["time_s"], float(steps["end_s"].max())]
-    style: dict[str, Any] = {"color": COLOURS[0] if y == "running" else COLOURS[2]}
-    ax.stairs(factor * numbers[f"{y}_max"], edges, fill=True, alpha=0.25, label="highest", **style)
-    ax.stairs(factor * numbers[y], edges, linewidth=1.4, baseline=None, label="mean", **style)
-    if y == "kv_utilization":
-        if numbers[y].isna().all():
-            ax.text(0.5, 0.5, "KV memory is unlimited", transform=ax.transAxes, ha="center", color=GREY)
-        ax.set_ylim(0, 105)
-    else:
-        ax.set_ylim(bottom=0)
-    ax.set_xlim(min(0.0, edges[0]), edges[-1])
-    plain_axis(ax, "x")
-    plain_axis(ax, "y")
-    name_axes(ax, "Time (s)", "KV blocks used (%)" if y == "kv_utilization" else "Running requests")
-    return ax
-
-
-def over_time_figure(steps: pd.DataFrame, num_blocks: float | None, title: str = "") -> Figure:
-    """The batch size of a cell along its time, and its KV use below; see `over_time`."""
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.0, 4.8), layout="constrained")
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        over_time(steps, num_blocks, upper, y="running")
-        over_time(steps, num_blocks, lower, y="kv_utilization")
-        upper.set_xlabel("")
-        upper.set_title(title, loc="left")
-        upper.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
-    return figure
-
-
-_DRAWN: dict[str, Callable[..., Axes]] = {"curves": curves, "frontier": frontier, "pareto": pareto, "heatmap": heatmap}
-
-
-def panels(
-    df: pd.DataFrame, kind: str, panel: str | None = None, *, most: int = 12, **options: Any
-) -> tuple[Figure, pd.DataFrame]:
-    """A figure with a panel for each value of a parameter, equal scales and one legend, and the numbers in it.
-
-    kind     "curves", "frontier", "pareto" or "heatmap": the function of this module that draws a panel
-    panel    the parameter; None: a single panel
-    options  of that function, such as y="ttft_p99_s"
-
-    ValueError for an unknown kind or parameter, or a parameter with more than `most` values.
-    """
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from ..analysis.selection import check_names, parameters
-
-    check_names([kind], list(_DRAWN), "kind of plot")
-    parts = [("", df)]
-    if panel is not None:
-        check_names([panel], parameters(df), "parameter")
-        groups = df.groupby(panel, observed=True, dropna=False, sort=df[panel].dtype.kind in "iuf")
-        parts = [(plain_text(value), cells) for value, cells in groups]
-        if len(parts) > most:
-            raise ValueError(f"{panel} has {len(parts)} values, but a figure has at most {most} panels: choose some")
-    tables = []
-    for title, cells in parts:
-        cells.attrs = df.attrs
-        table = getattr(plot_numbers, kind)(cells, **options)
-        tables.append(table if panel is None else table.assign(**{f"panel_{panel}": title}))
-    whole = pd.concat(tables, ignore_index=True)
-    columns = 2 if len(parts) == 4 else min(len(parts), 3)
-    rows = -(-len(parts) // columns)
-    with matplotlib.rc_context(STYLE):
-        size = (6.4, 4.2) if len(parts) == 1 else (max(3.7 * columns, 6.4), 3.1 * rows + 0.5)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for place, ax in enumerate(grid.flat):
-            if place >= len(parts):
-                ax.set_visible(False)
-                continue
-            title, cells = parts[place]
-            _DRAWN[kind](cells, ax=ax, scale_to=whole, **options)
-            if panel is not None:
-                ax.set_title(f"{panel} {title}", loc="left")
-            if place % columns:
-                ax.set_ylabel("")
-            if kind == "heatmap" and place + 1 < len(parts) and (place + 1) % columns:
-                figure.axes[-1].set_ylabel("")  # of its colour bar
-            if place + columns < len(parts):
-                ax.set_xlabel("")
-        chosen = []
-        if kind in ("curves", "frontier"):
-            x = options.get("x", RATE)
-            found = [plot_numbers.chosen_for_curves(cells, options.get("by"), x) for _, cells in parts]
-            chosen = list(dict.fromkeys(name for names in found for name in names))
-        shared_legend(figure, chosen)
-    return figure, whole

@@ -39,14 +39,27 @@ def chosen_requests(timeline: Timeline, begin: float = 0.0, end: float | None = 
 
 
 def gantt(
-    timeline: Timeline, ax: Axes | None = None, *, begin: float = 0.0, end: float | None = None, most: int = MOST
+    timeline: Timeline, *, ax: Axes | None = None, begin: float = 0.0, end: float | None = None, most: int = MOST
 ) -> Axes:
     """A bar a request, the first to arrive on top, in colours by what it does: waits, prefills, decodes, ...
 
-    begin, end  the time to show, in the clock of the timeline; None: all
-    most        requests shown: the first that are there in this time
-
     In a small picture, figures are tokens: of a prefill, those processed; of a decode, those sent.
+
+    Parameters
+    ----------
+    timeline
+        What `timeline(system)` gives.
+    ax
+        Where to draw. None: a new figure.
+    begin, end
+        The time to show, in the clock of the timeline. None: to its end.
+    most
+        Requests shown: the first that are there in this time.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
     """
     ax = new_axes(ax)
     shown = chosen_requests(timeline, begin, end, most)
@@ -95,8 +108,19 @@ def gantt(
     return ax
 
 
-def blocks_in_use(timeline: Timeline, ax: Axes | None = None, *, begin: float = 0.0, end: float | None = None) -> Axes:
-    """Blocks in use (tokens, under reserved memory) over time, a line an instance, and how many there are."""
+def blocks_in_use(timeline: Timeline, *, ax: Axes | None = None, begin: float = 0.0, end: float | None = None) -> Axes:
+    """Blocks in use (tokens, under reserved memory) over time, a line an instance, and how many there are.
+
+    Parameters
+    ----------
+    timeline, ax, begin, end
+        As for `gantt`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        What was drawn on.
+    """
     ax = new_axes(ax)
     last = timeline.end_s if end is None else end
     columns = timeline.steps
@@ -127,9 +151,22 @@ def blocks_in_use(timeline: Timeline, ax: Axes | None = None, *, begin: float = 
 
 
 def timeline_figure(
-    timeline: Timeline, title: str = "", *, begin: float = 0.0, end: float | None = None, most: int = MOST
+    timeline: Timeline, *, title: str = "", begin: float = 0.0, end: float | None = None, most: int = MOST
 ) -> Figure:
-    """Requests over time, and the blocks in use below, unless memory is unlimited."""
+    """Requests over time, and the blocks in use below, unless memory is unlimited.
+
+    Parameters
+    ----------
+    timeline, begin, end, most
+        As for `gantt`.
+    title
+        Above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        To save, or to show.
+    """
     from matplotlib.figure import Figure
 
     shown = chosen_requests(timeline, begin, end, most)
@@ -141,12 +178,12 @@ def timeline_figure(
         if timeline.steps["blocks_used"].any():
             figure = Figure(figsize=(8.6, height + 1.5), layout="constrained")
             upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
-            gantt(timeline, upper, begin=begin, end=end, most=most)
-            blocks_in_use(timeline, lower, begin=begin, end=end)
+            gantt(timeline, ax=upper, begin=begin, end=end, most=most)
+            blocks_in_use(timeline, ax=lower, begin=begin, end=end)
             upper.set_xlabel("")
         else:
             figure = Figure(figsize=(8.6, height + 0.3), layout="constrained")
-            gantt(timeline, figure.subplots(), begin=begin, end=end, most=most)
+            gantt(timeline, ax=figure.subplots(), begin=begin, end=end, most=most)
         if title:
             figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return figure

@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 class Run:
     """A run that has ended, as its directory holds it.
 
-    counts  cells, ok, infeasible, failed, unfinished (those of an interrupted run, which have no row), and reused
-            (those whose outcome was there before)
-    notes   sentences about what an earlier run left that could not be used
+    Attributes
+    ----------
+    experiment
+        What was asked.
+    directory
+        Where the tables are.
+    counts
+        Cells, ok, infeasible, failed, unfinished (those of an interrupted run, which have no row), and reused (those
+        whose outcome was there before).
+    wall_s
+        Seconds that the run took.
+    notes
+        Sentences about what an earlier run left that could not be used.
     """
 
     experiment: Experiment

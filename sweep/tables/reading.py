@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,25 +20,36 @@ if TYPE_CHECKING:
 _NOT_CATEGORIES = ("cell_id", "error", "reason")  # text columns of cells whose values hardly repeat
 
 
-def load(run_directory: str | os.PathLike[str], table: str = "cells") -> pd.DataFrame:
+TableName = Literal["cells", "timings", "requests", "steps", "instances", "goodput", "probes", "placement"]
+
+
+def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> pd.DataFrame:
     """A table of a run as a pandas DataFrame.
 
-    Text parameters are categories in the order of the configuration, whole numbers are Int64 (so that a cell without
-    measures holds <NA>), other numbers float64. `df.attrs` holds plain dicts: "units" and "definitions" by column,
-    and "config", the experiment as it was run.
+    Parameters
+    ----------
+    run_directory
+        The directory of a run, such as results/quickstart.
+    table
+        "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances" (of the
+        cells that a run was asked to record); of a search for goodput "goodput" (one row a search) or "probes" (one row
+        a rate that was simulated); of a placement "placement" (one row a candidate).
 
-    Args:
-        run_directory: the directory of a run, such as results/quickstart.
-        table: "cells" (one row a cell), "timings" (likewise: how it was simulated), "requests", "steps" or "instances"
-            (of the cells that a run was asked to record); of a search for goodput "goodput" (one row a search) or
-            "probes" (one row a rate that was simulated); of a placement "placement" (one row a candidate).
+    Returns
+    -------
+    pandas.DataFrame
+        Text parameters are categories in the order of the configuration, whole numbers are Int64 (so that a cell
+        without measures holds <NA>), other numbers float64. `attrs` holds plain dicts: "units" and "definitions" by
+        column, and "config", the experiment as it was run.
 
-    Raises:
-        ValueError: a directory that is not a run, a table that the run does not have, a file that is not a table of
-            servesweep, or one that a newer servesweep wrote.
+    Raises
+    ------
+    ValueError
+        For a directory that is not a run, a table that the run does not have, a file that is not a table of servesweep,
+        or one that a newer servesweep wrote.
     """
     if table not in SCHEMAS:
-        raise ValueError(f"table is {table!r}, but must be one of {', '.join(SCHEMAS)}")
+        raise ValueError(f"table={table!r}: must be one of {', '.join(SCHEMAS)}")
     folder = checks.path("run_directory", run_directory)
     searched = table in ("goodput", "probes", "placement")
     cells = folder / table_file(table if searched else "cells")  # the table that knows the experiment

@@ -49,13 +49,27 @@ def conversation_statistics() -> Statistics:
     return Statistics(gap_cv=arrivals["gap_cv"], **frozen)
 
 
-def conversation_workload(n: int, rate: float = 1.0, seed: int = 0) -> Workload:
-    """`n` requests at a mean of `rate` requests/s, with lengths and arrivals like the Azure conversation trace.
+def conversation_workload(n: int, *, rate: float = 1.0, seed: int = 0) -> Workload:
+    """Requests with lengths and arrivals like the Azure conversation trace; it needs no file.
 
     The trace is an hour in which the rate drifts, and outputs get shorter where it is high; `n` requests go through
     that hour once, whatever `n` is. One `numpy.random.default_rng(seed)` draws the n gaps, then three numbers for each
     request: its cell of the joint distribution of lengths, and its place in the prompt's and the output's bin. The
     rate scales the gaps and touches nothing else.
+
+    Parameters
+    ----------
+    n
+        Requests.
+    rate
+        Mean requests/s.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    ValueError
+        For any argument out of range.
     """
     n = checks.whole("n", n, 0, MAX_REQUESTS)
     rate = checks.positive("rate", rate)
@@ -77,4 +91,4 @@ def conversation_workload(n: int, rate: float = 1.0, seed: int = 0) -> Workload:
     prompt_bin, output_bin = np.divmod(np.minimum(cell, bins * bins - 1), bins)
     prompt = np.interp((prompt_bin + in_prompt) / bins, known.levels, known.prompt_tokens)
     output = np.interp((output_bin + in_output) / bins, known.levels, known.output_tokens)
-    return Workload(arrivals_at(rate, gaps), np.rint(prompt), np.rint(output), "conversation", rate)
+    return Workload(arrivals_at(rate, gaps), np.rint(prompt), np.rint(output), name="conversation", rate_rps=rate)

@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, get_args
 
 from ..arrays import Floats
 from .trace_rows import Rows, shortened
 
-FORMATS = ("azure", "mooncake", "csv", "parquet")
+FormatName = Literal["azure", "mooncake", "csv", "parquet"]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 PRIORITY = "priority"  # a further column, of CSV and Parquet, that a file need not have
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

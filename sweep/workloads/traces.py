@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import checks
 from ..arrays import Floats, Ints
-from .trace_formats import FORMATS, Ask, read_rows
+from .trace_formats import FORMATS, Ask, FormatName, read_rows
 from .trace_rows import Rows
 from .workload import Workload
 
-ON_BAD = ("error", "skip")
+OnBad = Literal["error", "skip"]
+ON_BAD: tuple[OnBad, ...] = get_args(OnBad)
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,56 @@ class TraceReport:
         return text
 
 
-def load_trace(path: str | PathLike[str], **options: Any) -> Workload:
-    """The requests of a trace file: `read_trace` (which see for the options) without its report."""
-    return read_trace(path, **options)[0]
+def load_trace(
+    path: str | PathLike[str],
+    *,
+    format: FormatName | None = None,
+    columns: Mapping[str, str] | None = None,
+    on_bad: OnBad = "error",
+    spread_s: float | Literal["auto"] | None = None,
+    seed: int = 0,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    limit: int | None = None,
+    rate: float | None = None,
+    name: str | None = None,
+) -> Workload:
+    """The requests of a trace file as a `Workload`, sorted by arrival, the first at 0.
+
+    Parameters
+    ----------
+    path, format, columns, on_bad, spread_s, seed, start_s, end_s, limit, rate, name
+        As for `read_trace`, which also says what was understood.
+
+    Raises
+    ------
+    ValueError
+        Names the file, the line and the reason, or the argument.
+    FileNotFoundError
+        Where there is no file.
+    """
+    return read_trace(
+        path,
+        format=format,
+        columns=columns,
+        on_bad=on_bad,
+        spread_s=spread_s,
+        seed=seed,
+        start_s=start_s,
+        end_s=end_s,
+        limit=limit,
+        rate=rate,
+        name=name,
+    )[0]
 
 
 def read_trace(
     path: str | PathLike[str],
     *,
-    format: str | None = None,
+    format: FormatName | None = None,
     columns: Mapping[str, str] | None = None,
-    on_bad: str = "error",
-    spread_s: float | str | None = None,
+    on_bad: OnBad = "error",
+    spread_s: float | Literal["auto"] | None = None,
     seed: int = 0,
     start_s: float | None = None,
     end_s: float | None = None,
@@ -96,23 +135,47 @@ def read_trace(
     rate: float | None = None,
     name: str | None = None,
 ) -> tuple[Workload, TraceReport]:
-    """The requests of a trace file as a `Workload` sorted by arrival, the first at 0, and what was understood.
+    """The requests of a trace file as a `Workload`, sorted by arrival, the first at 0, and what was understood.
 
-    format    "azure", "mooncake", "csv" or "parquet", to insist on one; None finds out from the content, which may be
-              compressed with gzip
-    columns   of "csv" and "parquet": {"arrival_s": name, "prompt_tokens": name, "output_tokens": name}, each optional;
-              "priority" for a further column, which a file need not have; "arrival_ms" in place of "arrival_s" for a
-              column of milliseconds
-    on_bad    "error" refuses a file with a bad row, "skip" leaves bad rows out and counts them
-    spread_s  move each arrival to a uniformly random place within so many seconds after it, but not past the next
-              arrival time of the file, order kept; "auto" finds the tick of coarse times, and does nothing where there
-              is none. Drawn by `numpy.random.default_rng(seed)`
-    start_s, end_s  keep arrivals in [start_s, end_s), in seconds after the first of the file, on its own clock
-    limit     then keep the first so many
-    rate      requests/s to scale to: time is stretched, and the mean rate of what was kept, (N - 1) / span, is its unit
-    name      of the workload; the file's by default
+    Parameters
+    ----------
+    path
+        The file, which may be compressed with gzip.
+    format
+        "azure", "mooncake", "csv" or "parquet", to insist on one. None: found out from the content.
+    columns
+        Of "csv" and "parquet": `{"arrival_s": name, "prompt_tokens": name, "output_tokens": name}`, each optional;
+        "priority" for a further column, which a file need not have; "arrival_ms" in place of "arrival_s" for a column
+        of milliseconds. None: found out from the names.
+    on_bad
+        "error" refuses a file with a bad row, "skip" leaves bad rows out and counts them.
+    spread_s
+        Move each arrival to a uniformly random place within so many seconds after it, but not past the next arrival
+        time of the file, order kept; "auto" finds the tick of coarse times, and does nothing where there is none. None:
+        leave them.
+    seed
+        Of the random numbers, drawn by `numpy.random.default_rng(seed)`.
+    start_s, end_s
+        Keep arrivals in [start_s, end_s), in seconds after the first of the file, on its own clock. None: no cut.
+    limit
+        Then keep the first so many. None: all.
+    rate
+        Requests/s to scale to: time is stretched, and the mean rate of what was kept, (N - 1) / span, is its unit.
+        None: the trace's own.
+    name
+        Of the workload. None: the file's.
 
-    ValueError names the file, the line and the reason, or the argument; FileNotFoundError where there is no file.
+    Returns
+    -------
+    tuple of Workload and TraceReport
+        The requests, and what was read, skipped, cut and scaled.
+
+    Raises
+    ------
+    ValueError
+        Names the file, the line and the reason, or the argument.
+    FileNotFoundError
+        Where there is no file.
     """
     path = Path(path)
     _check(format, columns, on_bad, start_s, end_s)
@@ -142,7 +205,13 @@ def read_trace(
     kept = _cut(rows, ticks, start, end, limit)
     ticks, (prompt, output, *priority) = ticks[kept], [column[kept] for column in whole]
     arrival = (ticks - ticks[0]) / rows.ticks_per_s
-    workload = Workload(arrival, prompt, output, _stem(path) if name is None else name, None, *priority)
+    workload = Workload(
+        arrival,
+        prompt,
+        output,
+        name=_stem(path) if name is None else name,
+        priority=priority[0] if priority else None,
+    )
     report = TraceReport(
         path=str(path),
         format=rows.format,

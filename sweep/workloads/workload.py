@@ -4,8 +4,8 @@
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ import numpy.typing as npt
 from .. import checks
 from ..checks import MAX_TOKENS
 
-ARRIVALS = ("poisson", "uniform", "bursty")
+ArrivalsName = Literal["poisson", "uniform", "bursty"]
+ARRIVALS: tuple[ArrivalsName, ...] = get_args(ArrivalsName)
 MAX_REQUESTS = 100_000_000  # of a workload that is drawn: its arrays take 2.4 GB
 _PRIORITY_STREAM = 1  # of the random numbers of a seed
 # Far beyond what traffic does, and far from where the distributions overflow.
@@ -25,20 +26,33 @@ MAX_SIGMA = 10.0
 class Workload:
     """Requests in a given order; they are served by (arrival, position in this order), whatever the order is.
 
-    arrival_s      float64 [N]  seconds, finite and at least 0
-    prompt_tokens  int64 [N]    1 to 2**31 - 1
-    output_tokens  int64 [N]    1 to 2**31 - 1; the first of them comes from prefill
-    name           for tables and messages
-    rate_rps       requests/s that the arrivals were made for, where that is known; None: measured from the arrivals
-    priority       int64 [N]    who is served first, the smallest, where the service order is by priority; None: without
+    Anything that converts to such arrays is taken; the arrays kept are read-only.
 
-    Anything that converts to such arrays is taken; the arrays kept are read-only. ValueError names the argument, the
-    position and the value of what is not allowed.
+    Parameters
+    ----------
+    arrival_s
+        float64 [N], seconds, finite and at least 0.
+    prompt_tokens
+        int64 [N], 1 to 2**31 - 1.
+    output_tokens
+        int64 [N], 1 to 2**31 - 1; the first of them comes from prefill.
+    name
+        For tables and messages.
+    rate_rps
+        Requests/s that the arrivals were made for. None: measured from the arrivals.
+    priority
+        int64 [N], who is served first, the smallest, where the service order is by priority. None: without.
+
+    Raises
+    ------
+    ValueError
+        Names the argument, the position and the value of what is not allowed.
     """
 
     arrival_s: npt.NDArray[np.float64]
     prompt_tokens: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int64]
+    _: KW_ONLY
     name: str = "workload"
     rate_rps: float | None = None
     priority: npt.NDArray[np.int64] | None = None
@@ -81,7 +95,10 @@ class Workload:
     def at_unit_rate(self) -> "Workload":
         """The same requests with time stretched to a mean rate of 1 request/s.
 
-        ValueError when there is no mean rate: all requests arrive at one time, and `rate_rps` is not given.
+        Raises
+        ------
+        ValueError
+            When there is no mean rate: all requests arrive at one time, and `rate_rps` is not given.
         """
         rate = self.mean_rate_rps
         if rate == 1.0 or len(self) == 0:
@@ -96,10 +113,18 @@ class Workload:
         return replace(self, arrival_s=arrival, rate_rps=1.0)
 
     def at_rate(self, rate: float) -> "Workload":
-        """The same requests at `rate` requests/s: arrival = arrival at unit rate / rate. Lengths and order stay.
+        """The same requests at another rate: arrival = arrival at unit rate / rate. Lengths and order stay.
 
-        ValueError when there is no mean rate (see `at_unit_rate`), and for a rate so small that the last request would
-        never arrive.
+        Parameters
+        ----------
+        rate
+            Requests/s.
+
+        Raises
+        ------
+        ValueError
+            When there is no mean rate (see `at_unit_rate`), and for a rate so small that the last request would never
+            arrive.
         """
         rate = checks.positive("rate", rate)
         with np.errstate(over="ignore"):
@@ -121,11 +146,21 @@ class Workload:
 
 @dataclass(frozen=True)
 class LognormalLen:
-    """Lengths in tokens: lognormal with this mean before clipping, rounded half to even, clipped to [lo, hi].
+    """Lengths in tokens: lognormal, rounded half to even, then clipped.
 
-    sigma is the standard deviation of the logarithm. A length is never below 1, whatever `lo` is.
-    ValueError for a mean that is not positive and finite, a sigma outside [0, 10], lo > hi, hi below 1 or above
-    2**31 - 1.
+    Parameters
+    ----------
+    mean
+        Tokens, before clipping.
+    sigma
+        Standard deviation of the logarithm, from 0 to 10.
+    lo, hi
+        The least and the most tokens. A length is never below 1, whatever `lo` is.
+
+    Raises
+    ------
+    ValueError
+        For a mean that is not positive and finite, a sigma outside [0, 10], lo > hi, hi below 1 or above 2**31 - 1.
     """
 
     mean: float
@@ -152,7 +187,18 @@ class LognormalLen:
 
 
 def lognormal_len(mean: float, sigma: float, lo: int, hi: int) -> LognormalLen:
-    """A distribution of lengths for `make_workload`; see `LognormalLen`."""
+    """A distribution of lengths for `make_workload`.
+
+    Parameters
+    ----------
+    mean, sigma, lo, hi
+        See `LognormalLen`.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range.
+    """
     return LognormalLen(mean, sigma, lo, hi)
 
 
@@ -162,17 +208,34 @@ def make_workload(
     prompt: int | LognormalLen,
     output: int | LognormalLen,
     seed: int = 0,
-    arrivals: str = "poisson",
+    arrivals: ArrivalsName = "poisson",
     cv: float = 1.0,
 ) -> Workload:
-    """`n` requests at a mean of `rate` requests/s, drawn by one `numpy.random.default_rng(seed)`.
-
-    arrivals  "poisson", "uniform" (equal gaps), or "bursty": gamma-distributed gaps with `cv` as their coefficient of
-              variation, 1 being Poisson and more being burstier; 0.001 to 1000. `cv` has no effect on the other two.
+    """Requests drawn from distributions by one `numpy.random.default_rng(seed)`.
 
     The n gaps are drawn first, then prompt and output of request 0, of request 1, and so on: the first requests of a
     longer workload have other lengths than those of a shorter one. The rate scales the gaps and touches nothing else.
-    ValueError, with the name, the value and what is allowed, for any argument out of range.
+
+    Parameters
+    ----------
+    n
+        Requests.
+    rate
+        Mean requests/s.
+    prompt, output
+        Tokens: a number, or a distribution made by `lognormal_len`.
+    seed
+        Of the random numbers.
+    arrivals
+        "poisson", "uniform" (equal gaps), or "bursty" (gamma-distributed gaps).
+    cv
+        Coefficient of variation of the gaps of "bursty", 0.001 to 1000: 1 is Poisson, more is burstier. Without effect
+        on the other two.
+
+    Raises
+    ------
+    ValueError
+        For any argument out of range.
     """
     n = checks.whole("n", n, 0, MAX_REQUESTS)
     rate = checks.positive("rate", rate)

@@ -69,7 +69,7 @@ def test_a_curve_is_the_mean_of_the_seeds_of_its_best_configuration(cells, ax):
         here = numbers[numbers["curve"] == policy]
         np.testing.assert_allclose(here[["ttft_p99_s", "ttft_p99_s_low", "ttft_p99_s_high", "seeds"]], due)
         assert set(here["configuration"]) == {f"tp {best.parameters['tp']}, block_size {best.parameters['block_size']}"}
-    drawn = lines(plots.curves(chosen, "ttft_p99_s", ax))
+    drawn = lines(plots.curves(chosen, "ttft_p99_s", ax=ax))
     assert list(drawn) == ["mixed", "chunked"]
     factor = 1000 if "(ms)" in ax.get_ylabel() else 1
     np.testing.assert_allclose(drawn["mixed"][1], factor * numbers[numbers["curve"] == "mixed"]["ttft_p99_s"])
@@ -89,7 +89,7 @@ def test_infeasible_cells_are_marked_and_not_dropped(cells, ax):
     assert [list(line.get_xdata()) for line in crosses] == [[2, 8, 40]]
     assert "infeasible or failed" in lines(ax)
     map_ax = Figure().subplots()
-    plots.heatmap(cells, "tp", "model", map_ax)
+    plots.heatmap(cells, "tp", "model", ax=map_ax)
     assert [text.get_text() for text in map_ax.texts].count("\u00d7") == 1
     table = plot_numbers.heatmap(cells, "tp", "model")
     assert table["status"].tolist().count("infeasible") == 1
@@ -105,7 +105,7 @@ def test_the_frontier_is_the_best_kept_rate(cells, ax):
         assert row["request_rate_rps"] == best.rate_rps
         assert row["is_top"] == best.is_top
         assert row["request_rate_rps_low"] <= row["request_rate_rps"] <= row["request_rate_rps_high"]
-    plots.frontier(cells, "policy", ax, by=["model"])
+    plots.frontier(cells, "policy", ax=ax, by=["model"])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["mixed", "chunked"]
 
 
@@ -119,7 +119,7 @@ def test_the_frontier_of_a_search_is_what_it_found(tmp_path, ax):
         cells = found[(found["policy"] == row["curve"]) & (found["block_size"] == row["block_size"])]
         assert row["request_rate_rps"] == cells["max_rate_rps"].iloc[0] > 0
         assert row["is_top"] == (cells["ending"].iloc[0] == "upper_end_passes")
-    plots.frontier(found, "block_size", ax)
+    plots.frontier(found, "block_size", ax=ax)
     assert ax.get_ylabel() == "Req/s per GPU at 90% attainment"
 
 
@@ -162,7 +162,7 @@ def test_pareto_points_are_throughput_against_user_rate(cells, ax):
         same = same[same[key] == row[key]]
     assert len(same) == row["seeds"] == 3
     assert row["output_rate_per_user_tps"] == pytest.approx((1 / same["tpot_p50_s"]).mean())
-    plots.pareto(cells, ax)
+    plots.pareto(cells, ax=ax)
     drawn = lines(ax)["mixed"]
     assert len(drawn[0]) == numbers[(numbers["curve"] == "mixed") & numbers["on_front"]].shape[0]
 
@@ -178,7 +178,7 @@ def test_batch_size_over_time_keeps_the_area_under_the_log(folder, ax):
         assert table["running_max"].max() == steps["running"].max()
         assert table["kv_utilization_max"].max() == pytest.approx(cell["kv_utilization_peak"])
         assert (table["running"] <= table["running_max"] + 1e-9).all()
-    plots.over_time(steps, cell["num_blocks"], ax)
+    plots.over_time(steps, cell["num_blocks"], ax=ax)
     assert ax.get_ylabel() == "Running requests"
     assert plot_numbers.over_time(steps, None)["kv_utilization"].isna().all()
 
@@ -189,11 +189,11 @@ def test_batch_size_over_time_keeps_the_area_under_the_log(folder, ax):
 def test_one_point_still_plots(cells, ax):
     one = cells[(cells["status"] == "ok")].iloc[:1]
     for y in ("attainment", "ttft_p99_s", "preemptions"):
-        plots.curves(one, y, ax)
+        plots.curves(one, y, ax=ax)
     ax.figure.draw_without_rendering()
-    for draw in (plots.pareto, lambda df, ax: plots.heatmap(df, "tp", "policy", ax, value="attainment")):
+    for draw in (plots.pareto, lambda df, ax: plots.heatmap(df, "tp", "policy", ax=ax, value="attainment")):
         figure = Figure(layout="constrained")
-        draw(one, figure.subplots())
+        draw(one, ax=figure.subplots())
         figure.draw_without_rendering()
 
 
@@ -210,7 +210,7 @@ def test_nothing_but_infeasible_cells_still_plots(cells):
 
 
 def test_panels_have_equal_scales_and_equal_colours(cells):
-    figure, numbers = plots.panels(cells, "curves", "model", y="e2e_p99_s")
+    figure, numbers = plots.panels(cells, "curves", panel="model", y="e2e_p99_s")
     first, second = figure.axes
     assert (first.get_xlim(), first.get_ylim(), first.get_yscale()) == (
         second.get_xlim(),

@@ -142,7 +142,7 @@ def test_the_examples_of_the_docs_are_drawn_with_their_tokens(example):
     options, requests, times, _ = example
     found = drawn(requests, **options)
     ax = Figure(layout="constrained").subplots()
-    plots.gantt(found, ax)
+    plots.gantt(found, ax=ax)
     assert [text.get_text() for text in ax.get_yticklabels()] == list(times)
     tokens = [int(text.get_text()) for text in ax.texts]
     assert sum(tokens) == int(found.steps["tokens"].sum())

@@ -213,7 +213,7 @@ def test_load_says_what_is_wrong(run, tmp_path_factory):
         load(elsewhere)
     with pytest.raises(ValueError, match=r"has no steps\.parquet"):
         load(run, table="steps")
-    with pytest.raises(ValueError, match="table is 'cell', but must be one of cells, requests, steps, instances"):
+    with pytest.raises(ValueError, match="table='cell': must be one of cells, requests, steps, instances"):
         load(run, table="cell")
 
     (elsewhere / "cells.parquet").write_bytes(b"not a table")

@@ -53,14 +53,14 @@ def trace():
 
 
 def test_one_seed_one_workload():
-    a, b, other = (conversation_workload(500, 2.0, seed) for seed in (1, 1, 2))
+    a, b, other = (conversation_workload(500, rate=2.0, seed=seed) for seed in (1, 1, 2))
     for key in ("arrival_s", "prompt_tokens", "output_tokens"):
         assert getattr(a, key).tolist() == getattr(b, key).tolist()
         assert getattr(a, key).tolist() != getattr(other, key).tolist()
 
 
 def test_the_rate_stretches_time_and_touches_nothing_else():
-    unit, fast = conversation_workload(500, seed=3), conversation_workload(500, 8.0, seed=3)
+    unit, fast = conversation_workload(500, seed=3), conversation_workload(500, rate=8.0, seed=3)
     assert fast.arrival_s == pytest.approx(unit.arrival_s / 8.0, rel=1e-12)
     assert fast.prompt_tokens.tolist() == unit.prompt_tokens.tolist()
     assert fast.output_tokens.tolist() == unit.output_tokens.tolist()
@@ -78,7 +78,7 @@ def test_any_number_of_requests(n):
 
 @pytest.mark.parametrize("n", [300, 2000, N])
 def test_the_mean_rate_and_the_lengths_are_right_for_any_number(n):
-    drawn = [conversation_workload(n, 4.0, seed) for seed in range(400_000 // n)]
+    drawn = [conversation_workload(n, rate=4.0, seed=seed) for seed in range(400_000 // n)]
     assert np.mean([n / w.arrival_s[-1] for w in drawn]) == pytest.approx(4.0, rel=0.02)
     assert np.mean([w.prompt_tokens.mean() for w in drawn]) == pytest.approx(1154.7, rel=0.01)
     assert np.mean([w.output_tokens.mean() for w in drawn]) == pytest.approx(211.13, rel=0.01)
@@ -112,8 +112,8 @@ def test_lengths_follow_the_embedded_distribution():
     [
         (lambda: conversation_workload(-1), "n=-1"),
         (lambda: conversation_workload(2.5), "n=2.5"),
-        (lambda: conversation_workload(5, 0.0), "rate=0.0: must be a positive"),
-        (lambda: conversation_workload(5, float("nan")), "rate=nan"),
+        (lambda: conversation_workload(5, rate=0.0), "rate=0.0: must be a positive"),
+        (lambda: conversation_workload(5, rate=float("nan")), "rate=nan"),
         (lambda: conversation_workload(5, seed=-1), "seed=-1"),
     ],
 )
@@ -124,7 +124,7 @@ def test_arguments_that_cannot_be(call, message):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_like_the_trace(script, seed):
-    found = script["figures"](conversation_workload(N, 5.5304, seed))
+    found = script["figures"](conversation_workload(N, rate=5.5304, seed=seed))
     for name, (value, tolerance) in FACTS.items():
         assert found[name] == pytest.approx(value, rel=tolerance), name
 

@@ -275,7 +275,7 @@ def test_rates_at_which_requests_would_never_arrive(arrivals, rate):
     with pytest.raises(ValueError, match=message):
         make_workload(300, rate, 5, 5, 0, arrivals)
     with pytest.raises(ValueError, match=message):
-        conversation_workload(300, rate)
+        conversation_workload(300, rate=rate)
     with pytest.raises(ValueError, match=message):
         make_workload(300, 1.0, 5, 5, 0, arrivals).at_rate(rate)
     assert make_workload(300, 1e-300, 5, 5, 0, arrivals).arrival_s[-1] == pytest.approx(3e302, rel=0.5)
