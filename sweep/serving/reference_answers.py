@@ -10,19 +10,16 @@ import numpy as np
 from ..hardware.parts import Link
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..measures.result import Result
+from ..workloads.workload import Workload
 from .reference import Observer, RequestState, schedule
 from .reference_steps import ConstantTimes, StepTimes
-from .reference_systems import run_system
+from .reference_systems import ROUTERS, run_system
 from .scheduler import Lane
 from .system import System
-from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
+from .system_kinds import SYSTEMS
+from .systems import Colocated
 
-_KINDS: dict[type[System], str] = {
-    Colocated: "colocated",
-    Disaggregated: "disaggregated",
-    PrefillOnly: "prefill_only",
-    DecodeOnly: "decode_only",
-}
+_KINDS: dict[type[System], str] = {kind.system: name for name, kind in SYSTEMS.items()}
 _STEPS = ("step", "prefill_step", "decode_step")
 _TIMES = ("admitted", "first_token", "finish", "kv_ready")
 
@@ -61,12 +58,9 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     """
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
-    priority = getattr(work, "priority", None)
-    priorities = None if priority is None else priority.tolist()
     scheduler = one_scheduler(system)
     if scheduler is not None:
-        options = {**limits(scheduler), "priorities": priorities, "observer": observer}
-        return schedule(*traffic, step_times(scheduler.step).mixed, **options)[1]
+        return schedule(*traffic, step_times(scheduler.step).mixed, **limits(scheduler), observer=observer)[1]
     options = _options(system, *_STEPS)
     router, seed = options["router"], options.pop("router_seed")
     if "link" in options:
@@ -75,7 +69,7 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
         _KINDS[type(system)],
         *traffic,
         {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
-        priorities=priorities,
+        priorities=_priorities(work),
         draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
         observer=observer,
         **options,
@@ -89,13 +83,14 @@ def one_scheduler(system: System) -> Lane | None:
         return system
     if isinstance(system, Colocated) and system.n_instances == 1 and system.max_running is not None:
         sizes = (system.max_running, system.block_size, system.num_blocks, system.token_budget, system.max_tokens)
-        return Lane(system.workload, system.step, system.policy, *sizes, rate=system.rate)
+        order: dict[str, Any] = {"order": system.order, "max_wait_s": system.max_wait_s}
+        return Lane(system.workload, system.step, system.policy, *sizes, rate=system.rate, **order)
     return None
 
 
 def limits(scheduler: Lane) -> dict[str, Any]:
-    """A scheduler's options, in the words of the reference."""
-    return _options(scheduler, "step")
+    """A scheduler's options and priorities, in the words of the reference's `schedule`."""
+    return {**_options(scheduler, "step"), "priorities": _priorities(scheduler.workload)}
 
 
 def disagreement(result: Result, expected: list[RequestState]) -> str | None:
@@ -123,8 +118,12 @@ def _options(system: Any, *others: str) -> dict[str, Any]:
     return {name: getattr(system, name) for name in names if getattr(system, name) is not None}
 
 
+def _priorities(work: Workload) -> list[int] | None:
+    return None if work.priority is None else work.priority.tolist()
+
+
 def _draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
-    shape: Any = {"random": n, "power_of_two": (n, 2)}.get(router, 0)
+    shape: Any = (0, n, (n, 2))[ROUTERS[router].draws]
     drawn: list[Any] = np.random.default_rng([seed, stage]).random(shape).tolist()
     return drawn
 

@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from .reference import Observer, RequestState, Scheduler, reject
 from .reference_instances import (
@@ -30,14 +30,22 @@ class Router:
 
     Parameters
     ----------
-    draws  for each request u under `random`, (u, v) under `power_of_two`
+    draws  for each request as many numbers as the rule draws, one alone or two as a pair
     """
 
     def __init__(self, name: str, instances: list[Instance], draws: Iterable[Any] = ()) -> None:
-        self.rule, self.instances, self.draws, self.routed = ROUTERS[name], instances, iter(draws), itertools.count()
+        self.rule, self.instances = ROUTERS[name].pick, instances
+        self.draws, self.routed = iter(draws), itertools.count()
 
     def pick(self) -> Instance:
         return self.rule(self)
+
+
+class Routing(NamedTuple):
+    """How a router picks, and how many numbers from [0, 1) it draws for each request."""
+
+    pick: Callable[[Router], Instance]
+    draws: int = 0
 
 
 def least(count: str) -> Callable[[Router], Instance]:
@@ -67,13 +75,13 @@ def better_of_two(router: Router) -> Instance:
     return min(router.instances[a], router.instances[b + (b >= a)], key=lambda instance: instance.unfinished)
 
 
-ROUTERS: dict[str, Callable[[Router], Instance]] = {
-    "least_loaded": least("load"),
-    "least_outstanding": least("unfinished"),
-    "least_tokens": least("tokens"),
-    "round_robin": in_turn,
-    "random": at_random,
-    "power_of_two": better_of_two,
+ROUTERS: dict[str, Routing] = {
+    "least_loaded": Routing(least("load")),
+    "least_outstanding": Routing(least("unfinished")),
+    "least_tokens": Routing(least("tokens")),
+    "round_robin": Routing(in_turn),
+    "random": Routing(at_random, draws=1),
+    "power_of_two": Routing(better_of_two, draws=2),
 }
 
 

@@ -30,9 +30,9 @@ def step_model(step: dict[str, Any]) -> StepModel | ConstantStepTime:
 
 
 def workload(traffic: Traffic, rate: float = 1.0) -> Workload:
-    return Workload(
-        np.array(traffic.arrival_s) / rate, np.array(traffic.prompt_tokens), np.array(traffic.output_tokens)
-    )
+    priority = None if traffic.priorities is None else np.array(traffic.priorities)
+    columns = (np.array(traffic.arrival_s) / rate, np.array(traffic.prompt_tokens), np.array(traffic.output_tokens))
+    return Workload(*columns, priority=priority)
 
 
 def run(case: LaneCase, **more: Any) -> Result:
@@ -59,7 +59,7 @@ def check_against_reference(result: Result, case: LaneCase, log: dict[str, Any] 
         for name in LOG_COLUMNS:
             rtol = 1e-9 if name.endswith("_s") else 0
             np.testing.assert_allclose(log[name], expected_log[name], rtol=rtol, err_msg=name)
-    check_run(result, case.limits(), log)
+    check_run(result, case.limits(), log, case.traffic.priorities)
 
 
 def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:

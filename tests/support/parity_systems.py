@@ -18,17 +18,12 @@ from servesweep.measures.result import LaneResults
 from servesweep.serving.reference import Observer, RequestState
 from servesweep.serving.reference_instances import Instance, PrefillInstance, ReservedStep, SchedulerUnit, Unit
 from servesweep.serving.reference_steps import times_of
-from servesweep.serving.reference_systems import run_system
+from servesweep.serving.reference_systems import ROUTERS, run_system
+from servesweep.serving.system_kinds import SYSTEMS
 from strategies import Traffic
 
 TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s", "kv_ready_s")
 ROWS = (*TIMES, "prompt_tokens", "output_tokens", "preemptions", "rejected")
-CLASSES = {
-    "colocated": "Colocated",
-    "disaggregated": "Disaggregated",
-    "prefill_only": "PrefillOnly",
-    "decode_only": "DecodeOnly",
-}
 
 
 @dataclass
@@ -60,7 +55,7 @@ class Trace(Observer):
 
 def draws(router: str, seed: int, stage: int, n: int) -> list[Any]:
     rng = np.random.default_rng([seed, stage])
-    shape = {"random": n, "power_of_two": (n, 2)}.get(router, 0)
+    shape = (0, n, (n, 2))[ROUTERS[router].draws]
     drawn: list[Any] = rng.random(shape).tolist()
     return drawn
 
@@ -79,6 +74,7 @@ def answer(case: SystemCase, trace: Trace | None = None) -> tuple[SimpleNamespac
         case.times(),
         draws=[draws(router, seed, stage, n) for stage in (0, 1)],
         observer=trace,
+        priorities=case.traffic.priorities,
         **options,
     )
     run = SimpleNamespace(
@@ -130,7 +126,7 @@ def systems_of(cases: Sequence[SystemCase]) -> list[Any]:
     """Systems that share a Traffic share the Workload made from it."""
     shared = {id(case.traffic): workload(case.traffic) for case in cases}
     return [
-        getattr(servesweep, CLASSES[case.system])(workload=shared[id(case.traffic)], rate=case.rate, **arguments(case))
+        SYSTEMS[case.system].system(workload=shared[id(case.traffic)], rate=case.rate, **arguments(case))
         for case in cases
     ]
 

@@ -251,26 +251,40 @@ def lane_cases(
             options["num_blocks"] = sum(needs)
         elif kind == "tight" or "seconds" in step:
             options["num_blocks"] = max(needs) + draw(SLACK)
-    if policy == "chunked":
-        options["token_budget"] = options["max_running"] + draw(st.integers(0, 20))
-    if policy == "prefill_first":
-        options["max_tokens"] = draw(st.sampled_from([1, 10, 60, 4096]))
+    options |= draw(policy_options(policy, "paged" if "block_size" in options else "unlimited", options["max_running"]))
     seconds = step["seconds"] if "seconds" in step else StepTimes(step).mixed(1, 1, 0, 0)
     rate = draw(st.sampled_from([0.03, 0.3, 3.0])) / seconds
     if order is not None:
         options |= draw(order_options(order, rate))
-        priorities = st.lists(st.integers(-2, 2), min_size=len(requests.arrival_s), max_size=len(requests.arrival_s))
-        requests = replace(requests, priorities=draw(priorities))
+        requests = draw(with_priorities(requests))
     return LaneCase(requests, rate, step, options)
 
 
 @st.composite
+def policy_options(draw: st.DrawFn, policy: str, memory: str, max_running: int = 0) -> dict[str, Any]:
+    """The options that the policy has of its own. A new kind of option needs its values here."""
+    values = {
+        "token_budget": st.integers(max_running, max_running + 20),
+        "chunk_budget": st.sampled_from([1, 2, 3, 5, 9, 30, 512]),
+        "max_tokens": st.sampled_from([1, 10, 60, 4096]),
+    }
+    return {name: draw(values[name]) for name in policies.POLICIES[policy].options[memory]}
+
+
+@st.composite
 def order_options(draw: st.DrawFn, order: str, rate: float) -> dict[str, Any]:
-    """A service order with or without ageing, after some of the time in which 0 to 10 requests arrive."""
+    """A service order with or without ageing, after the time in which 0 to 10 requests or so arrive."""
     options: dict[str, Any] = {"order": order}
     if ORDERS[order].ages and draw(st.booleans()):
-        options["max_wait_s"] = draw(st.sampled_from([0.0, 0.37, 1.9, 9.7])) / rate
+        waits = [0.0, 0.5, 2.0, 9.0] if rate == 1.0 else [0.0, 0.37, 1.9, 9.7]  # exact clocks have a rate of 1
+        options["max_wait_s"] = draw(st.sampled_from(waits)) / rate
     return options
+
+
+@st.composite
+def with_priorities(draw: st.DrawFn, requests: Traffic) -> Traffic:
+    n = len(requests.arrival_s)
+    return replace(requests, priorities=draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)))
 
 
 @st.composite

@@ -5,23 +5,23 @@ from typing import Any
 
 from hypothesis import strategies as st
 from parity_systems import SystemCase
-from servesweep.serving import policies as registered
-from servesweep.serving import routers
+from servesweep.serving import policies, routers, system_kinds
 from servesweep.serving.reference_steps import StepTimes, times_of
-from servesweep.serving.system_kinds import SYSTEMS as SYSTEM_KINDS
 from strategies import (
     BLOCK_SIZES,
     SLACK,
     SLOTS,
     Traffic,
     blocks_needed,
+    order_options,
+    policy_options,
     small_models,
     step_times,
     traffic,
+    with_priorities,
 )
 
-SYSTEMS = tuple(SYSTEM_KINDS)
-ROUTERS = tuple(routers.ROUTERS)
+SYSTEMS, ROUTERS = tuple(system_kinds.SYSTEMS), tuple(routers.ROUTERS)
 PPS = (1, 2, 4)
 
 
@@ -115,13 +115,18 @@ def system_cases(
     memory: str | None = None,
     traffics: st.SearchStrategy[Traffic] | None = None,
     exact: bool | None = None,
+    policy: str | None = None,
+    order: str | None = None,
 ) -> SystemCase:
-    """`traffics`, if given, are on a grid: exact clocks may go with them or not."""
+    """`traffics`, if given, are on a grid: exact clocks may go with them or not.
+
+    Without `order` all is as it was before there were orders: requests have no priorities.
+    """
     exact = draw(st.booleans()) if exact is None else exact
     requests = draw(traffics if traffics is not None else grid_traffic() if exact else traffic(system_shapes()))
     system = draw(st.sampled_from(SYSTEMS)) if system is None else system
     if memory is None:
-        memory = draw(st.sampled_from(SYSTEM_KINDS[system].memories or ("reserve",)))
+        memory = draw(st.sampled_from(system_kinds.SYSTEMS[system].memories or ("reserve",)))
     roles = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
     model = st.just(draw(small_models()))
     steps = {role: holding(100, draw(EXACT_STEPS if exact else step_times(model, PPS))) for role in roles}
@@ -138,27 +143,25 @@ def system_cases(
     options["router"] = draw(st.sampled_from(ROUTERS)) if router is None else router
     if routers.ROUTERS[options["router"]].seeded:
         options["router_seed"] = draw(st.integers(0, 3))
-    prefill_batches = system in ("prefill_only", "disaggregated")
-    if system == "colocated":
-        policies = [row.name for row in registered.POLICIES.values() if memory in row.memories]
-        options["policy"] = draw(st.sampled_from(policies))
-        prefill_batches = options["policy"] == "prefill_first"
-        if memory == "reserve" and options["policy"] == "chunked":
-            options["chunk_budget"] = draw(st.sampled_from([1, 2, 3, 5, 9, 30, 512]))
-    if prefill_batches:
+    if system in ("prefill_only", "disaggregated"):
         options["max_tokens"] = draw(st.sampled_from([1, 10, 60, 4096]))
     if memory != "reserve":
         lengths = list(zip(requests.prompt_tokens, requests.output_tokens, strict=True))
         lanes = 1 if system == "colocated" else steps[roles[-1]].get("pp", 1)
         options |= scheduler_options(draw, lengths, memory, lanes)
-        if options.get("policy") == "chunked":
-            options["token_budget"] = options["max_running"] + draw(st.integers(0, 20))
+    if system == "colocated":
+        known = [row.name for row in policies.POLICIES.values() if memory in row.memories]
+        options["policy"] = draw(st.sampled_from(known)) if policy is None else policy
+        options |= draw(policy_options(options["policy"], memory, options.get("max_running", 0)))
     rate = 1.0
     if system == "disaggregated" and draw(st.booleans()):
         options["link"] = draw(links(exact))
     if not exact:
         # Not 3: arrivals lie on a grid, and would meet the ends of steps, to rounding.
         rate = draw(st.sampled_from([0.0307, 0.3071, 3.0713])) / times_of(steps[roles[-1]]).mixed(1, 1, 0, 0)
+    if order is not None:
+        options |= draw(order_options(order, rate))
+        requests = draw(with_priorities(requests))
     return SystemCase(system, requests, rate, steps, options, exact)
 
 
