@@ -22,7 +22,7 @@ def format_verdict(best: list[BestRate], slo: str, target: float = TARGET) -> st
     per_gpu = f", {first.rate_per_gpu_rps:.3g} per GPU," if first.n_gpus > 1 else ""
     top = "at least " if first.is_top else ""
     reached = f"{top}{first.rate_rps:.4g} req/s{per_gpu} at {target:.0%} attainment ({slo})"
-    line = f"{_in_words(first.parameters)}: {reached}"
+    line = f"{_format_parameters(first.parameters)}: {reached}"
     return "; ".join([line, *(_ratio(first, other) for other in best[1:] if _comparable(first, other))]) + "."
 
 
@@ -54,7 +54,8 @@ def format_rejections(df: pd.DataFrame) -> str | None:
 
 def _ratio(first: BestRate, other: BestRate) -> str:
     """How far the first is ahead of another, rates per GPU compared."""
-    name = _in_words({key: value for key, value in other.parameters.items() if key in COMPETING_AXES}) or "another"
+    competing = {key: value for key, value in other.parameters.items() if key in COMPETING_AXES}
+    name = _format_parameters(competing) or "another"
     if not other.rate_rps:
         return f"{name} never reaches it"
     if first.is_top and other.is_top:
@@ -68,7 +69,7 @@ def _comparable(one: BestRate, other: BestRate) -> bool:
     return all(one.parameters.get(name) == other.parameters.get(name) for name in COMPARISON_GROUPS)
 
 
-def _in_words(parameters: dict[str, Any]) -> str:
+def _format_parameters(parameters: dict[str, Any]) -> str:
     return ", ".join(
         short_text(value) if name in COMPETING_AXES else f"{name} {short_text(value)}"
         for name, value in parameters.items()

@@ -16,6 +16,7 @@ from .combinations import clashes, defaults
 from .keys import Key, deciders, key_names, key_of, unmet
 from .tables import TABLES, TRACE_COLUMNS, ConfigError, Experiment
 from .toml_lines import line_of
+from .toml_values import format_value
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
 _LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0, highest=MAX_SIGMA)}  # as `LognormalLen`
@@ -49,7 +50,7 @@ class Checker:
 
     def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
         """Note a value that is not allowed."""
-        self.problem(path, f" = {_toml(value)}: {allowed}")
+        self.problem(path, f" = {format_value(value)}: {allowed}")
 
     def experiment(self, tables: dict[str, Any]) -> Experiment:
         """The experiment that tables describe; ConfigError with all that is wrong."""
@@ -257,7 +258,7 @@ def _format_limits(key: Key) -> str:
     ]
     other = ", or a table of mean, sigma, lo and hi" if key.kind is LognormalLen else ""
     if key.names is not None:
-        other = f" or {', '.join(map(_toml, key.names))}"
+        other = f" or {', '.join(map(format_value, key.names))}"
     return f"{kind} {' and '.join(limits)}".strip() + other
 
 
@@ -268,16 +269,3 @@ def _nearest_key(name: str, known: Sequence[str]) -> str:
     if close and not difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         return f'; did you mean "{close[0]}" in [{keys[close[0]]}]?'
     return nearest(name, known)
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return "nothing" if value is None else str(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.ranking import TARGET, best_by_policy, ranked
 from ..analysis.selection import axes, measured, parameters, plain, plain_text
 from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+from ..experiment.toml_values import format_toml
 from ..tables.filenames import RUN_FACTS
 from .sweep_tables import best_rows
 
@@ -86,7 +87,7 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
             name: {"unit": unit[name], "definition": df.attrs["definitions"][name]}
             for name in (*parameters(df), *shown)
         },
-        "toml": toml_text(config),
+        "toml": format_toml(config),
         "file": f"{_name(df)}.toml",
         "facts": _facts(facts),
         "fixed": [
@@ -95,27 +96,6 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
             if name not in swept and df[name].notna().any() and df[name].nunique(dropna=False) == 1
         ],
     }
-
-
-def toml_text(tables: dict[str, Any]) -> str:
-    """An experiment as TOML: plain tables, as `Experiment.tables` gives them."""
-    lines = [f"{key} = {_value(value)}" for key, value in tables.items() if not isinstance(value, dict)]
-    for name, table in tables.items():
-        if isinstance(table, dict):
-            lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
-    return "\n".join(lines).strip() + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # a string, number or truth value is written alike
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
 def _name(df: pd.DataFrame) -> str:

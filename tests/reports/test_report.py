@@ -11,8 +11,9 @@ import servesweep
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
+from servesweep.experiment.toml_values import format_toml
 from servesweep.measures.columns import MEASURES
-from servesweep.reports.html import report_data, report_html, toml_text
+from servesweep.reports.html import report_data, report_html
 
 SWEEP = {
     "name": "reported",
@@ -70,7 +71,7 @@ def test_toml_of_odd_values():
     tables = {"name": 'a"b\\c', "t": {"x": [1, 2.5], "odd key": {"a b": "\u00e9\n", "ok": True}, "w": 1e-7}}
     tables["t"].pop("odd key")
     tables["t"]["columns"] = {"its name": "\u00e9\n", "ok": True}
-    assert tomllib.loads(toml_text(tables)) == tables
+    assert tomllib.loads(format_toml(tables)) == tables
 
 
 def test_it_needs_no_network_and_nothing_in_the_data_ends_its_element(cells):
