@@ -287,7 +287,7 @@ class LaneResults:
     instances: InstanceFacts
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
     itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
-    decided: EarlyStopOutcome | None = None  # where systems could be stopped early
+    early_stop: EarlyStopOutcome | None = None  # where systems could be stopped early
     step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
 
     def result(self, system: int) -> Result:

@@ -17,7 +17,7 @@ from ..measures.columns import MEASURES, measures
 from ..measures.instances import ROLES, instance_columns
 from ..measures.result import EarlyStopOutcome, LaneResults, Result
 from ..measures.slo import SLOS
-from ..serving.early_stop import Criterion, Verdicts
+from ..serving.early_stop import Criterion, EarlyStopRequest
 from ..serving.run import run_systems
 
 if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
@@ -154,7 +154,7 @@ def _simulate(task: Task) -> TaskResult:
     logged = [place for place, keep in enumerate(task.keep_steps) if keep]
     gaps = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
     limits = {name: np.array([slo[f"{name}_slo_s"] for slo in task.slos], np.float64) for name in SLOS}
-    results = run_systems(task.systems, step_log=logged, gaps=gaps, verdicts=_verdicts(task, limits))
+    results = run_systems(task.systems, step_log=logged, gaps=gaps, early_stop=_early_stop(task, limits))
     found = measures(
         results,
         limits=limits,
@@ -166,7 +166,7 @@ def _simulate(task: Task) -> TaskResult:
     return TaskResult(
         task.positions,
         values,
-        stopped=_stopped(task, results.decided, values),
+        stopped=_stopped(task, results.early_stop, values),
         # Copies: a view of one system would keep the arrays of the whole batch in memory.
         requests={
             task.positions[place]: deepcopy(results.result(place))
@@ -182,26 +182,26 @@ def _simulate(task: Task) -> TaskResult:
     )
 
 
-def _verdicts(task: Task, limits: dict[str, NDArray[np.float64]]) -> Verdicts | None:
+def _early_stop(task: Task, limits: dict[str, NDArray[np.float64]]) -> EarlyStopRequest | None:
     if task.stopping is None:
         return None
     which = (task.stopping.on_pass, task.stopping.on_fail)
     on_pass, on_fail = (np.array([at in positions for at in task.positions], np.bool_) for positions in which)
-    return Verdicts(task.stopping.criterion, limits, on_pass, on_fail)
+    return EarlyStopRequest(task.stopping.criterion, limits, on_pass, on_fail)
 
 
 def _stopped(
-    task: Task, decided: EarlyStopOutcome | None, values: dict[str, NDArray[np.float64]]
+    task: Task, outcome: EarlyStopOutcome | None, values: dict[str, NDArray[np.float64]]
 ) -> dict[int, tuple[float, float]]:
     """`TaskResult.stopped`; leaves those cells only the `values` that mean something."""
-    if decided is None:
+    if outcome is None:
         return {}
-    rows = decided.stopped.nonzero()[0]
+    rows = outcome.stopped.nonzero()[0]
     for column in values.values():
         column[rows] = np.nan
-    values["attainment"][rows] = decided.attainment[rows]
-    values["attainment_requests"][rows] = decided.requests[rows]
-    return {task.positions[row]: (float(decided.low[row]), float(decided.high[row])) for row in rows}
+    values["attainment"][rows] = outcome.attainment[rows]
+    values["attainment_requests"][rows] = outcome.requests[rows]
+    return {task.positions[row]: (float(outcome.low[row]), float(outcome.high[row])) for row in rows}
 
 
 def _steps(results: LaneResults, place: int) -> dict[str, NDArray[Any]]:

@@ -1,10 +1,10 @@
 """Whether enough requests of a system meet their SLOs, told as soon as nothing that follows can change it.
 
 A verdict falls with the first D requests of the window, in order of arrival, of which so many meet the SLOs, or miss
-them, that whatever the others do, the attainment is beyond chance above the target, or below it (the intervals of
-endings.py). A request is counted when what becomes of it is certain: when it has finished, or when it has missed, which
-a late first token, or none by now, shows before. D, and the share of the D requests that meet the SLOs, follow from the
-simulated times alone: how often the engine is looked at, and with whom a system shares a batch, do not matter.
+them, that whatever the others do, the attainment is beyond chance above the target, or below it (`wilson_interval`). A
+request is counted when what becomes of it is certain: when it has finished, or when it has missed, which a late first
+token, or none by now, shows before. D, and the share of the D requests that meet the SLOs, follow from the simulated
+times alone: how often the engine is looked at, and with whom a system shares a batch, do not matter.
 
 C systems, R rows of an engine's outcome, Q queues, S conditions: one for all SLOs together, or one for each.
 """
@@ -13,20 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import Bools, Floats, Ints
+from ..kernels.engine import Engine
 from ..measures.intervals import wilson_interval
 from ..measures.latencies import tpot_s
 from ..measures.result import EarlyStopOutcome
-
-if TYPE_CHECKING:
-    from ..kernels.engine import Engine
-    from ..workloads.workload import Workload
-    from .queue import Queue
-    from .stages import Batch
+from ..workloads.workload import Workload
+from .queue import Queue
+from .queues import Queues
+from .stages import Batch
+from .system import System
 
 _AT_A_TIME = 64  # requests of a system that are looked at together
 
@@ -47,7 +46,7 @@ class Criterion:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class EarlyStopRequest:
     """The criterion, and for each of C systems the SLOs, and whether it may be stopped.
 
     limits             seconds by SLO ("ttft", "tpot", "e2e", "itl_max"), each [C], NaN: not checked
@@ -65,7 +64,7 @@ def limited(limits: Mapping[str, Floats]) -> list[str]:
     return [name for name, limit in limits.items() if not np.isnan(limit).all()]
 
 
-class Window:
+class QueueWindow:
     """The requests of a queue that count: places begin ... end - 1. Those of the window that are not in the queue never
     fit: they have missed.
 
@@ -91,20 +90,20 @@ class Window:
         self.too_few = int(np.count_nonzero((share < criterion.target) & (high < criterion.target))) - 1
 
 
-class Watch:
+class EarlyStopMonitor:
     """Follows systems of an engine, each of which has one row of its outcome: those of one instance, and those whose
     router looks at the instances.
 
     names        of the SLOs that are set for some system
-    decided      the verdicts by row
+    outcome      the verdicts by row
     row_of_lane  by Params.lane
     windows      of each queue; None where nobody follows it
     """
 
     def __init__(
-        self, joint: bool, names: Sequence[str], batch: Batch, rows: int, windows: Sequence[Window | None]
+        self, joint: bool, names: Sequence[str], batch: Batch, rows: int, windows: Sequence[QueueWindow | None]
     ) -> None:
-        self.decided = EarlyStopOutcome.none_stopped(rows)
+        self.outcome = EarlyStopOutcome.none_stopped(rows)
         self.joint, self.routed, self.width = joint, batch.routed, batch.width
         self.row_of_lane = batch.stage_of_lane if batch.routed else np.arange(rows)
         self.limits = {name: np.full(rows, np.nan) for name in names}
@@ -126,7 +125,7 @@ class Watch:
     def follow(
         self, rows: Ints, queue: Ints, rate: Floats, limits: Mapping[str, Floats], on_pass: Bools, on_fail: Bools
     ) -> None:
-        """Begin anew with `rows`, which serve `queue` at `rate`; the others as in Verdicts. All [n]."""
+        """Begin anew with `rows`, which serve `queue` at `rate`; the others as in EarlyStopRequest. All [n]."""
         for name, limit in self.limits.items():
             limit[rows] = limits[name]
         self.queue[rows], self.rate[rows] = queue, rate
@@ -134,7 +133,7 @@ class Watch:
         self.next[rows], self.end[rows], size, _, _ = self.facts[:, queue]
         self.missed[:, rows] = 0
         self.followed[rows] = (size > 0) & (self.on_pass[rows] | self.on_fail[rows])
-        self.decided.stopped[rows] = False
+        self.outcome.stopped[rows] = False
 
     def __call__(self, engine: Engine) -> Bools:
         """Look at what has happened; the lanes of systems whose verdict has fallen. [lanes of the engine]"""
@@ -145,7 +144,7 @@ class Watch:
         rows = (self.followed & (self.next < self.end)).nonzero()[0]
         while rows.size:
             rows = self._count(engine, rows, now[rows, None])
-        lanes: Bools = self.decided.stopped[self.row_of_lane[lane]]
+        lanes: Bools = self.outcome.stopped[self.row_of_lane[lane]]
         return lanes
 
     def _count(self, engine: Engine, rows: Ints, now: Floats) -> Ints:
@@ -173,10 +172,10 @@ class Watch:
             requests, row, all_of = asked[fallen, first], rows[fallen], size[fallen, 0]
             most = all_missed[:, fallen, first].max(axis=0)
             self.followed[row] = False
-            self.decided.stopped[row] = True
-            self.decided.requests[row] = requests
-            self.decided.attainment[row] = (requests - most) / requests
-            self.decided.low[row], self.decided.high[row] = (requests - most) / all_of, (all_of - most) / all_of
+            self.outcome.stopped[row] = True
+            self.outcome.requests[row] = requests
+            self.outcome.attainment[row] = (requests - most) / requests
+            self.outcome.low[row], self.outcome.high[row] = (requests - most) / all_of, (all_of - most) / all_of
         self.missed[:, rows] = missed[:, :, -1]
         self.next[rows] += count
         on: Ints = rows[(count == _AT_A_TIME) & (self.next[rows] < self.end[rows]) & ~hit]
@@ -186,13 +185,14 @@ class Watch:
         """Which requests are certain [n, K], and which have missed [S, n, K]; `place` [n, K], `now` [n, 1].
 
         What has not happened yet cannot happen before now, and later than that is worse: a request that misses if it
-        happened now misses (NaN: now is not known). The times are computed as metrics.py does, so that roundings agree.
+        happened now misses (NaN: now is not known). The times are computed as in
+        latencies.py, so that roundings agree.
         """
         cell = rows[:, None] * self.width + place
         queue = self.queue[rows, None]
-        outcome = engine.outcome
+        times = engine.outcome
         arrival, gaps = self.arrival[queue, place] / self.rate[rows, None], self.gaps[queue, place]
-        first, finish = outcome.first_token_s[cell], outcome.finish_s[cell]
+        first, finish = times.first_token_s[cell], times.finish_s[cell]
         began, ended = ~np.isnan(first), ~np.isnan(finish)
         earliest = np.where(began, first, now)
         # A request of one token is done with its first, though a lane with reserved memory may only see it later.
@@ -201,10 +201,55 @@ class Watch:
         if "tpot" in self.limits:
             seconds["tpot"] = tpot_s(earliest, last, gaps)  # 0 or NaN before the first token
         if "itl_max" in self.limits:
-            seconds["itl_max"] = np.where(ended & (gaps > 0), outcome.gap_s[cell], 0.0)
+            seconds["itl_max"] = np.where(ended & (gaps > 0), times.gap_s[cell], 0.0)
         misses = [seconds[name] > limit[rows, None] for name, limit in self.limits.items()]
         missed: Bools = np.array(misses) if misses else np.zeros((1, *place.shape), np.bool_)
         if self.joint:
             missed = np.logical_or.reduce(missed, axis=0)[None]
         certain: Bools = ended | missed.all(axis=0)
         return certain, missed
+
+
+class EarlyStopMonitors:
+    """What follows the systems of each engine: those that it serves from the first token to the last."""
+
+    def __init__(self, request: EarlyStopRequest, systems: Sequence[System], queues: Queues) -> None:
+        self.request, self.queues = request, queues
+        self.followed = np.array(
+            [
+                len(system.roles) == 1 and system.roles[0] != "prefill" and not system.skips_one_token
+                for system in systems
+            ],
+            np.bool_,
+        )
+        self.monitors: list[tuple[EarlyStopMonitor, Ints, Ints]] = []  # rows of a monitor, and which systems they are
+
+    def __call__(self, batch: Batch, places: Ints) -> EarlyStopMonitor:
+        rows = np.arange(len(batch.stages)) if batch.routed else np.cumsum(batch.counts) - batch.counts
+        alone = self.followed[places] & ((batch.counts == 1) | batch.routed)
+        rows, systems = rows[alone], places[alone]
+        windows: list[QueueWindow | None] = [None] * len(batch.queues)
+        for row, which in dict(zip(batch.queue_of[rows].tolist(), self.queues.of_system[systems], strict=True)).items():
+            windows[row] = self._window(which)
+        asked = self.request
+        all_rows = len(batch.stages) if batch.routed else batch.stage_of_lane.size
+        monitor = EarlyStopMonitor(asked.criterion.joint, limited(asked.limits), batch, all_rows, windows)
+        rate = np.array([stage.rate for stage in batch.stages])[alone]
+        limits = {name: limit[systems] for name, limit in asked.limits.items()}
+        monitor.follow(rows, batch.queue_of[rows], rate, limits, asked.on_pass[systems], asked.on_fail[systems])
+        self.monitors.append((monitor, rows, systems))
+        return monitor
+
+    def _window(self, which: int) -> QueueWindow:
+        queues = self.queues
+        return QueueWindow(
+            queues.queues[which], queues.workloads[which], queues.stretches[which], self.request.criterion
+        )
+
+    def outcome(self) -> EarlyStopOutcome:
+        """The verdicts by system, when all has run."""
+        found = EarlyStopOutcome.none_stopped(self.followed.size)
+        for monitor, rows, systems in self.monitors:
+            for name in vars(found):
+                getattr(found, name)[systems] = getattr(monitor.outcome, name)[rows]
+        return found

@@ -6,18 +6,17 @@ a load that it does not know yet (kernels/router.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arrays import Int32s
 from ..kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO
 
 RouterName = Literal["least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two"]
-Drawn = npt.NDArray[np.int32]  # [n, 2]
-Draw = Callable[[np.random.Generator, int, int], Drawn]
+Draw = Callable[[np.random.Generator, int, int], Int32s]
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,26 @@ class Router:
     seeded: bool = False
     splits: bool = False
 
+    def drawn(self, seed: Sequence[int], n: int, instances: int) -> Int32s:
+        """Instances drawn for each of n requests, two a row: int32 [n, 2]."""
+        if self.draw is None:
+            return np.zeros((n, 2), np.int32)
+        return self.draw(np.random.default_rng(seed), n, instances)
 
-def _in_turn(_: np.random.Generator, n: int, instances: int) -> Drawn:
+
+def _in_turn(_: np.random.Generator, n: int, instances: int) -> Int32s:
     drawn = np.zeros((n, 2), np.int32)
     drawn[:, 0] = np.arange(n) % instances
     return drawn
 
 
-def _any(rng: np.random.Generator, n: int, instances: int) -> Drawn:
+def _any(rng: np.random.Generator, n: int, instances: int) -> Int32s:
     drawn = np.zeros((n, 2), np.int32)
     drawn[:, 0] = np.floor(rng.random(n) * instances)
     return drawn
 
 
-def _two(rng: np.random.Generator, n: int, instances: int) -> Drawn:
+def _two(rng: np.random.Generator, n: int, instances: int) -> Int32s:
     """Two different instances, where there are two."""
     drawn = np.zeros((n, 2), np.int32)
     if instances > 1:

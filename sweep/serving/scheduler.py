@@ -21,7 +21,8 @@ from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, check_order
 from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
 from .queue import Queue
-from .run import Queues, run_systems
+from .queues import Queues
+from .run import run_systems
 from .stages import MOST, Batch, Stage
 from .system import CheckedSystem, capacity_of, default_num_blocks
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Bools, Floats, Int32s, Ints
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine, Totals, new_outcome, prefix_sums
 from ..kernels.gaps import BINS
@@ -22,17 +23,12 @@ from ..kernels.router import Groups, Router
 from ..kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
-from .early_stop import Watch
 from .orders import DEFAULT_ORDER
 from .queue import Queue
 from .routers import DEFAULT_ROUTER, ROUTERS
 
 MOST = int(NO_LIMIT) - 1
 _WIDTH = 32  # requests that a routed lane has room for at first
-
-Ints = npt.NDArray[np.int64]
-AnyInts = npt.NDArray[np.integer]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +78,8 @@ class StageResults:
     first_token_s: Floats
     finish_s: Floats
     admitted_s: Floats
-    preemptions: npt.NDArray[np.int32]
-    instance: npt.NDArray[np.int32]  # that served the request
+    preemptions: Int32s
+    instance: Int32s  # that served the request
     gap_s: Floats  # the longest between two tokens; nothing unless gaps are kept
     gap_counts: Floats  # [S, kernels.gaps.BINS] likewise
     totals: Totals
@@ -101,7 +97,7 @@ def run_stages(
     logged: Sequence[int] = (),
     *,
     gaps: bool = False,
-    watch: Callable[[Batch, Ints], Watch] | None = None,
+    watch: Callable[[Batch, Ints], Callable[[Engine], Bools]] | None = None,
 ) -> StageResults:
     """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
     tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
@@ -309,7 +305,7 @@ class Batch:
         stages = self.stages
         instances = max(stage.instances for stage in stages)
         lanes = np.full((len(stages), instances, max(stage.lanes for stage in stages)), -1, np.int64)
-        drawn: list[npt.NDArray[np.int32]] = [np.zeros((0, 2), np.int32)]
+        drawn: list[Int32s] = [np.zeros((0, 2), np.int32)]
         drawn_row, known, end = [], {}, 0
         begin = 0
         for row, stage in zip(lanes, stages, strict=True):
@@ -394,12 +390,9 @@ def _split(stage: Stage) -> list[Queue]:
     return [stage.queue.part((instance == i).nonzero()[0]) for i in range(stage.instances)]
 
 
-def _draws(stage: Stage) -> npt.NDArray[np.int32]:
-    """Instances drawn for every request, two a row; docs/routers.md says how. [n, 2]"""
-    draw = ROUTERS[stage.router].draw
-    if draw is None:
-        return np.zeros((len(stage.queue), 2), np.int32)
-    return draw(np.random.default_rng([stage.router_seed, stage.draw_stage]), len(stage.queue), stage.instances)
+def _draws(stage: Stage) -> Int32s:
+    """What the router draws for every request. [n, 2]"""
+    return ROUTERS[stage.router].drawn([stage.router_seed, stage.draw_stage], len(stage.queue), stage.instances)
 
 
 def _limits(values: list[int | None]) -> Floats:

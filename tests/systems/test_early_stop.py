@@ -22,7 +22,7 @@ from servesweep import (
     run_systems,
 )
 from servesweep.measures.slo import SLOS
-from servesweep.serving.early_stop import Criterion, Verdicts
+from servesweep.serving.early_stop import Criterion, EarlyStopRequest
 from strategies_systems import system_batches
 
 STEP = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
@@ -76,21 +76,21 @@ def check(systems, limits, criterion, on_pass, on_fail, followed=lambda system: 
     """Compare verdicts with those of the whole runs; returns how many there were of passes and of fails."""
     count = len(systems)
     columns = {name: np.full(count, limits.get(name, math.nan)) for name in SLOS}
-    verdicts = Verdicts(criterion, columns, np.full(count, on_pass), np.full(count, on_fail))
+    verdicts = EarlyStopRequest(criterion, columns, np.full(count, on_pass), np.full(count, on_fail))
     gaps = "itl_max" in limits
     whole = run_systems(systems, gaps=gaps)
-    early = run_systems(systems, gaps=gaps, verdicts=verdicts)
-    one = Verdicts(
+    early = run_systems(systems, gaps=gaps, early_stop=verdicts)
+    one = EarlyStopRequest(
         criterion, {name: column[:1] for name, column in columns.items()}, verdicts.on_pass[:1], verdicts.on_fail[:1]
     )
-    alone = {i: run_systems([systems[i]], gaps=gaps, verdicts=one) for i in range(0, count, 4)}
+    alone = {i: run_systems([systems[i]], gaps=gaps, early_stop=one) for i in range(0, count, 4)}
     found = []
     for i, system in enumerate(systems):
         expected = None
         if followed(system):
             limit = {name: column[i] for name, column in columns.items()}
             expected = verdict(whole.result(i), limit, criterion, on_pass, on_fail)
-        for decided, place in ((early.decided, i), *([(alone[i].decided, 0)] if i in alone else [])):
+        for decided, place in ((early.early_stop, i), *([(alone[i].early_stop, 0)] if i in alone else [])):
             assert decided.stopped[place] == (expected is not None)
             if expected is not None:
                 numbers = (decided.requests, decided.attainment, decided.low, decided.high)
@@ -160,9 +160,9 @@ def test_requests_of_one_token_are_done_when_they_come_to_a_lane_that_is_full(lo
 def test_a_stopped_group_adds_nothing_to_the_instances_of_another():
     groups = [Colocated(CHAT, STEP, 2, rate=rate) for rate in (2.0, 500.0)]
     limits = {name: np.full(2, 0.1 if name == "ttft" else math.nan) for name in SLOS}
-    stopping = Verdicts(Criterion(0.9, 0, 0, True), limits, np.array([False, False]), np.array([True, True]))
-    found = run_systems(groups, verdicts=stopping)
-    assert found.decided.stopped.tolist() == [False, True]
+    stopping = EarlyStopRequest(Criterion(0.9, 0, 0, True), limits, np.array([False, False]), np.array([True, True]))
+    found = run_systems(groups, early_stop=stopping)
+    assert found.early_stop.stopped.tolist() == [False, True]
     alone = run_systems(groups[:1])
     assert found.instances.of(0).requests.tolist() == alone.instances.of(0).requests.tolist()
     assert sum(alone.instances.of(0).requests) == len(CHAT)
@@ -181,13 +181,12 @@ def test_a_hopeless_system_costs_little():
     lane = Lane(CHAT, STEP, "mixed", 32, block_size=16, num_blocks=300, rate=60.0)
     nothing = {name: np.array([math.nan]) for name in SLOS}
     yes = np.array([True])
-    found = run_systems(
-        [lane], verdicts=Verdicts(Criterion(0.9, 0.2, 0.2, True), {**nothing, "ttft": np.array([0.3])}, yes, yes)
-    )
-    assert found.decided.stopped[0]
+    limits = {**nothing, "ttft": np.array([0.3])}
+    found = run_systems([lane], early_stop=EarlyStopRequest(Criterion(0.9, 0.2, 0.2, True), limits, yes, yes))
+    assert found.early_stop.stopped[0]
     # The first late requests say that it fails, long before they are served.
     assert np.isnan(found.first_token_s).sum() > 0.6 * len(CHAT)
-    assert found.decided.requests[0] < 40
+    assert found.early_stop.requests[0] < 40
 
 
 @given(
@@ -205,13 +204,13 @@ def test_verdicts_of_any_systems(cases, target, shares, joint, stops, scale):
     count = len(systems)
     columns = {name: np.full(count, limit) for name, limit in limits.items()}
     criterion = Criterion(target, *shares, joint)
-    verdicts = Verdicts(criterion, columns, np.full(count, stops[0]), np.full(count, stops[1]))
+    verdicts = EarlyStopRequest(criterion, columns, np.full(count, stops[0]), np.full(count, stops[1]))
     whole = run_systems(systems, gaps=True)
-    early = run_systems(systems, gaps=True, verdicts=verdicts)
+    early = run_systems(systems, gaps=True, early_stop=verdicts)
     for i in range(count):
-        if early.decided.stopped[i]:
+        if early.early_stop.stopped[i]:
             expected = verdict(whole.result(i), limits, criterion, *stops)
-            decided = early.decided
+            decided = early.early_stop
             assert expected == (decided.requests[i], decided.attainment[i], decided.low[i], decided.high[i])
         else:
             assert_identical(early, i, whole, i)
