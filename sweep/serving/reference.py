@@ -179,8 +179,10 @@ class Scheduler:
     def admit(self) -> list[RequestState]:
         """Admit heads of the queue until one does not fit: nobody skips ahead. Returns those admitted."""
         before, tokens = len(self.running), 0
+        if self.waiting.young:
+            self.waiting.age(self.time)
         while self.waiting and len(self.running) < self.max_running:
-            request = self.waiting.head(self.time)
+            request = self.waiting[0]
             target = request.prompt + request.emitted
             tokens += target
             blocks = blocks_of(target, self.block_size)

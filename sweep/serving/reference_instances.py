@@ -54,6 +54,7 @@ class Unit(ABC):
     """What takes steps: a whole instance, or one of the pp streams of a decode instance."""
 
     instance: Instance
+    load = 1  # what a request that leaves takes from the instance's load
 
     def __init__(self) -> None:
         self.idle, self.unfinished = True, 0
@@ -63,31 +64,23 @@ class Unit(ABC):
         return request.prompt + request.output
 
     def leave(self, request: RequestState) -> None:
+        instance = self.instance
         self.unfinished -= 1
-        self.instance.unfinished -= 1
-        self.instance.tokens -= self.size(request)
+        instance.unfinished -= 1
+        instance.tokens -= self.size(request)
+        instance.load -= self.load
 
     def wake(self, now: float) -> float | None:
         """The end of the step that begins on an idle unit when a request joins it."""
         return self.begin(now)
 
-    def admitted(self, request: RequestState, now: float) -> RequestState:
-        if self.instance.observer is not None:
-            self.instance.observer.on_admit(request, now)
-        return request
-
     def took(self, start: float, end: float, *state: int) -> float:
-        self.instance.steps += 1
-        self.instance.busy_s += end - start
-        if self.instance.observer is not None:
-            self.instance.observer.on_step(self, ReservedStep(start, end, *state))
+        instance = self.instance
+        instance.steps += 1
+        instance.busy_s += end - start
+        if instance.observer is not None:
+            instance.observer.on_step(self, ReservedStep(start, end, *state))
         return end
-
-    def finish(self, request: RequestState, time: float) -> None:
-        request.finish = time
-        if self.instance.observer is not None:
-            self.instance.observer.on_finish(request, time)
-        self.leave(request)
 
     @abstractmethod
     def join(self, request: RequestState) -> None:
@@ -105,6 +98,8 @@ class Unit(ABC):
 class PrefillInstance(Unit):
     """Its load is the prompt tokens that are queued."""
 
+    load = 0
+
     def __init__(self, times: StepTimes | ConstantTimes, max_tokens: int, queue: Queue) -> None:
         super().__init__()
         self.times, self.max_tokens, self.queue = times, max_tokens, queue
@@ -118,17 +113,21 @@ class PrefillInstance(Unit):
         self.instance.load += request.prompt
 
     def begin(self, now: float) -> float | None:
-        if not self.queue:
+        queue, batch, observer = self.queue, self.batch, self.instance.observer
+        if not queue:
             return None
+        if queue.young:
+            queue.age(now)
         tokens = 0
-        while self.queue and (not self.batch or tokens + self.queue.head(now).prompt <= self.max_tokens):
-            request = self.admitted(self.queue.admit(now), now)
-            tokens += request.prompt
-            self.batch.append(request)
+        while queue and (not batch or tokens + queue[0].prompt <= self.max_tokens):
+            tokens += queue[0].prompt
+            batch.append(queue.admit(now))
         self.instance.load -= tokens
-        duration = self.times.prefill([request.prompt for request in self.batch])
-        for request in self.batch:
+        duration = self.times.prefill([request.prompt for request in batch])
+        for request in batch:
             request.first_token = now + duration
+            if observer is not None:
+                observer.on_admit(request, now)
         return self.took(now, now + duration / self.times.pp, 0, 0, 0, tokens)
 
     def end(self, now: float) -> None:
@@ -152,11 +151,8 @@ class DecodeStream(Unit):
         self.waiting_tokens += request.prompt + request.output
         self.instance.load += 1
 
-    def leave(self, request: RequestState) -> None:
-        super().leave(request)
-        self.instance.load -= 1
-
     def admit(self, now: float) -> None:
+        observer = self.instance.observer
         while self.waiting:
             request = self.waiting[0]
             tokens = request.prompt + request.output
@@ -166,9 +162,13 @@ class DecodeStream(Unit):
             self.waiting_tokens -= tokens
             if math.isnan(request.admitted):
                 request.admitted = now
-                self.admitted(request, now)
+                if observer is not None:
+                    observer.on_admit(request, now)
             if request.output == 1:
-                self.finish(request, request.first_token)
+                request.finish = request.first_token
+                if observer is not None:
+                    observer.on_finish(request, request.finish)
+                self.leave(request)
                 continue
             self.running += 1
             self.reserved += tokens
@@ -176,7 +176,8 @@ class DecodeStream(Unit):
             self.leaving.setdefault(self.decodes + request.output - 1, []).append(request)
 
     def begin(self, now: float) -> float | None:
-        self.admit(now)
+        if self.waiting:
+            self.admit(now)
         return self.decode(now)
 
     def decode(self, now: float) -> float | None:
@@ -194,7 +195,10 @@ class DecodeStream(Unit):
             self.running -= 1
             self.reserved -= tokens
             self.ctx -= tokens
-            self.finish(request, now)
+            request.finish = now
+            if self.instance.observer is not None:
+                self.instance.observer.on_finish(request, now)
+            self.leave(request)
 
 
 class ColocatedInstance(DecodeStream):
@@ -219,19 +223,25 @@ class ColocatedInstance(DecodeStream):
         self.queue.add(request)
         self.instance.load += 1
 
-    def head_fits(self, now: float) -> bool:
+    def head_fits(self) -> bool:
         if not self.queue:
             return False
-        head = self.queue.head(now)
+        head = self.queue[0]
         alone = not self.running and not self.waiting
         return alone or self.reserved + self.waiting_tokens + head.prompt + head.output <= self.capacity
 
     def take(self, now: float) -> RequestState:
         self.instance.load -= 1
-        return self.admitted(self.queue.admit(now), now)
+        request = self.queue.admit(now)
+        if self.instance.observer is not None:
+            self.instance.observer.on_admit(request, now)
+        return request
 
     def begin(self, now: float) -> float | None:
-        self.admit(now)
+        if self.waiting:
+            self.admit(now)
+        if self.queue.young:
+            self.queue.age(now)
         return self.compose(self, now)
 
     def end(self, now: float) -> None:
@@ -246,9 +256,9 @@ class ColocatedInstance(DecodeStream):
 def prefills_or_decodes(instance: ColocatedInstance, now: float) -> float | None:
     """A step of prefills if a head of the queue fits, of decodes otherwise."""
     tokens, taken = 0, instance.taken
-    while instance.head_fits(now) and (not taken or tokens + instance.queue.head(now).prompt <= instance.max_tokens):
+    while instance.head_fits() and (not taken or tokens + instance.queue[0].prompt <= instance.max_tokens):
+        tokens += instance.queue[0].prompt
         taken.append(instance.take(now))
-        tokens += taken[-1].prompt
     instance.decoded = not taken
     if not taken:
         return instance.decode(now)
@@ -260,7 +270,7 @@ def decodes_and_chunks(instance: ColocatedInstance, now: float) -> float | None:
     """All decode; what they leave of the chunk budget goes to who is part-way, then to heads that fit."""
     left = instance.chunk_budget - instance.running
     chunk = pairs = 0
-    while left > 0 and (instance.partial or instance.head_fits(now)):
+    while left > 0 and (instance.partial or instance.head_fits()):
         request = instance.partial or instance.take(now)
         piece = min(left, request.prompt - request.done)
         pairs += piece * request.done + piece * (piece + 1) // 2
@@ -305,10 +315,6 @@ class SchedulerUnit(Unit):
     def join(self, request: RequestState) -> None:
         self.scheduler.waiting.add(request)
         self.instance.load += 1
-
-    def leave(self, request: RequestState) -> None:
-        super().leave(request)
-        self.instance.load -= 1
 
     def wake(self, now: float) -> float:
         return now  # an empty step: it ends when all arrivals of this time have been routed

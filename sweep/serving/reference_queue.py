@@ -61,16 +61,14 @@ class Queue(deque[RequestState]):
         super().__init__()
         if max_wait_s is not None and not ORDERS[order].ages:
             raise ValueError(f"max_wait_s={max_wait_s!r}: has no effect under order {order!r}")
-        self.order, self.key, self.max_wait_s = order, ORDERS[order].key, max_wait_s
+        self.key, self.max_wait_s = ORDERS[order].key, max_wait_s
+        # A request arrives. In the order of arrival it is the last.
+        self.add: Callable[[RequestState], None] = self.append if order == "arrival" else self.put_in
         self.front = 0  # so many at the head keep their places, whoever comes: preempted ones, then aged ones
-        self.young: deque[RequestState] = deque()  # may age
+        self.young: deque[RequestState] = deque()  # may age; those admitted meanwhile among them
 
-    def add(self, request: RequestState) -> None:
-        """A request arrives."""
-        if self.order == "arrival":
-            self.append(request)
-        else:
-            insort(self, request, self.front, key=self.key)
+    def put_in(self, request: RequestState) -> None:
+        insort(self, request, self.front, key=self.key)
         if self.max_wait_s is not None:
             self.young.append(request)
 
@@ -79,21 +77,20 @@ class Queue(deque[RequestState]):
         self.appendleft(request)
         self.front += 1
 
-    def head(self, now: float) -> RequestState:
-        """The next to be admitted in a step that begins now."""
+    def age(self, now: float) -> None:
+        """A step begins now: those of `young` who have waited long go first."""
         while self.max_wait_s is not None and self.young and self.young[0].arrival + self.max_wait_s <= now:
             aged = self.young.popleft()
             if math.isnan(aged.admitted):  # it still waits
                 self.remove(aged)
                 self.insert(self.front, aged)
                 self.front += 1
-        return self[0]
 
     def admit(self, now: float) -> RequestState:
         """Take the head out."""
-        request = self.head(now)
-        self.popleft()
-        self.front = max(self.front - 1, 0)
+        request = self.popleft()
+        if self.front:
+            self.front -= 1
         if math.isnan(request.admitted):
             request.admitted = now
         return request

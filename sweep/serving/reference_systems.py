@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -34,11 +35,8 @@ class Router:
     """
 
     def __init__(self, name: str, instances: list[Instance], draws: Iterable[Any] = ()) -> None:
-        self.rule, self.instances = ROUTERS[name].pick, instances
-        self.draws, self.routed = iter(draws), itertools.count()
-
-    def pick(self) -> Instance:
-        return self.rule(self)
+        self.instances, self.draws, self.routed = instances, iter(draws), itertools.count()
+        self.pick: Callable[[], Instance] = partial(ROUTERS[name].pick, self)
 
 
 class Routing(NamedTuple):

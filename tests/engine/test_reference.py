@@ -1,5 +1,9 @@
 """The reference scheduler is right: every golden case, the worked examples, and what holds on any run."""
 
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +13,20 @@ from reference_runs import simulate
 from servesweep.serving.reference import RequestState, Scheduler, blocks_of
 from servesweep.serving.reference_steps import StepTimes
 from strategies import EXAMPLES, PAGED, LaneCase, StepCase, Traffic, golden, lane_cases, step_cases
+
+PARTS = ("reference", "reference_queue", "reference_instances", "reference_systems", "reference_steps")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_it_imports_nothing_of_the_package_but_its_own_parts_and_no_numpy(part: str) -> None:
+    tree = ast.parse(Path(import_module(f"servesweep.serving.{part}").__file__ or "").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1
+            assert node.module in PARTS
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
+            assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize(("limits", "requests", "times", "preemptions"), EXAMPLES)
