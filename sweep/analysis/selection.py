@@ -11,6 +11,7 @@ from ..experiment.cell_selection import conditions, is_written
 from ..experiment.keys import column_of
 from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
+from ..tables.filenames import RESULTS, table_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,15 +20,15 @@ _ABOUT_THE_ROW = ("cell_id", "status", "error")
 
 
 def find_run(name: str) -> Path:
-    """The directory of a run: `name` itself, or results/`name`.
+    """The directory of a run: `name` itself, or `name` under results/.
 
     ValueError when there is neither, naming the runs under results/.
     """
-    for path in (Path(name), Path("results") / name):
+    for path in (Path(name), Path(RESULTS) / name):
         if path.is_dir():
             return path
-    runs = sorted(path.parent.name for path in Path("results").glob("*/cells.parquet"))
-    known = nearest(name, runs) if runs else "; there are no runs under results/"
+    runs = sorted(path.parent.name for path in Path(RESULTS).glob(f"*/{table_file('cells')}"))
+    known = nearest(name, runs) if runs else f"; there are no runs under {RESULTS}/"
     raise ValueError(f"{name} is not a run: there is no such directory{known}")
 
 

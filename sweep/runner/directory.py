@@ -15,7 +15,7 @@ from .. import checks
 from ..experiment.plan import RULES_VERSION
 from ..experiment.tables import ConfigError, Experiment
 from ..tables.atomic_write import write_whole
-from ..tables.filenames import RUN_FILES
+from ..tables.filenames import RESULTS, RUN_FILES
 
 
 def environment() -> dict[str, Any]:
@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
 
 def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
     """Where a run lands: `out`, or a folder of the experiment's name when nothing is said."""
-    return Path("results") / experiment.name if out is None else checks.path("out", out)
+    return Path(RESULTS) / experiment.name if out is None else checks.path("out", out)
 
 
 def check_directory(directory: Path, outputs: Sequence[str] = RUN_FILES) -> None:

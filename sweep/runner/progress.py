@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.ranking import TARGET
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from ..experiment.plan import Plan
 
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal
-_TARGET = 0.9  # attainment that the best cell must have
 _AXES_SHOWN = 3  # of the best cell
 
 
@@ -37,7 +38,7 @@ class BestSoFar:
     def add(self, positions: Sequence[int], measures: Mapping[str, NDArray[np.float64]]) -> None:
         """Take measures [cells] of cells that have ended, NaN where there is none."""
         attainment, throughput = measures["attainment"], measures["output_throughput_per_gpu_tps"]
-        for i in (attainment >= _TARGET).nonzero()[0].tolist():
+        for i in (attainment >= TARGET).nonzero()[0].tolist():
             values = self._plan.cells[positions[i]].columns()
             rate = values["request_rate_rps"] / values["n_gpus"]
             rank = (rate, float(attainment[i]), float(throughput[i]))

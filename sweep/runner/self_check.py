@@ -25,6 +25,7 @@ from ..serving.scheduler import Lane, run_scheduler
 from ..serving.system import System
 from ..serving.systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
 from ..serving.whole_steps import Request, simulate
+from ..tables.filenames import table_file
 from ..workloads.conversation import conversation_workload
 from ..workloads.workload import Workload
 from .runner import run_grid
@@ -164,7 +165,7 @@ def _sweep() -> str | None:
             run = run_grid("quickstart", settings=settings, workers=workers, out=out, progress=False, max_batch_cells=6)
             if set(run.df["status"]) != {"ok"}:
                 return f"with {workers} workers: {run.df['error'].dropna().iloc[0]}"
-            content.append((out / "cells.parquet").read_bytes())
+            content.append((out / table_file("cells")).read_bytes())
     return None if content[0] == content[1] else "one process and two workers give different tables"
 
 

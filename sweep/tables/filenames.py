@@ -1,5 +1,6 @@
 """Names of the files in the directory of a run, a search or a placement."""
 
+RESULTS = "results"  # folder of runs, in the current directory, where none is named
 JOURNAL_NAME = "journal.jsonl"  # what has ended, as it ends
 RUN_FACTS = "run.json"  # how a run went, on which machine
 GOODPUT_FACTS, PLACEMENT_FACTS = "goodput.json", "placement.json"  # likewise
