@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from servesweep.kernels import engine as module
+from servesweep.kernels.batch import Batch
 from servesweep.kernels.engine import Engine
-from servesweep.kernels.router import Router
+from servesweep.kernels.phases import NAMES, Step
 
-PHASES = ("route", "wake", "grow", "admit", "join", "take", "prefill", "pass", "leap", "finish")
+PHASES = NAMES
 
 
 @dataclass
@@ -33,16 +34,19 @@ def profiled() -> Iterator[Profile]:
     profile = Profile()
     clock = time.process_time
 
-    def timed(name: str, function: Callable[..., Any], counts: bool = False) -> Callable[..., Any]:
-        def wrapper(engine: Any, *more: Any) -> Any:
-            if counts or (name == "prefill" and not engine.rules.decodes):
-                profile.events += int(np.count_nonzero(engine.due(engine.state.running > 0)))
+    def timed(step: Step, counts: bool) -> Step:
+        def phase(batch: Batch) -> None:
+            if counts:
+                profile.events += int(np.count_nonzero(batch.due(batch.decodes.running > 0)))
             begin = clock()
-            out = function(engine, *more)
-            profile.seconds[name] += clock() - begin
-            return out
+            step.phase(batch)
+            profile.seconds[step.name] += clock() - begin
 
-        return wrapper
+        return step._replace(phase=phase)
+
+    def steps_of(batch: Batch) -> tuple[Step, ...]:
+        moves = "leap" if batch.rules.decodes else "prefill"
+        return tuple(timed(step, step.name == moves) for step in plain_steps(batch))
 
     def run(engine: Engine) -> Any:
         begin = clock()
@@ -54,12 +58,12 @@ def profiled() -> Iterator[Profile]:
         profile.loops += 1
         return plain_advance(engine)
 
-    plain_run, plain_advance = Engine.run, Engine.advance
-    changes: list[tuple[Any, str, Any]] = [(Engine, "run", run), (Engine, "advance", advance)]
-    changes += [(Engine, "_wake", timed("wake", Engine._wake)), (Router, "route", timed("route", Router.route))]
-    for name in PHASES[2:]:
-        function = "pass_finishes" if name == "pass" else name
-        changes.append((module, function, timed(name, getattr(module, function), name == "leap")))
+    plain_run, plain_advance, plain_steps = Engine.run, Engine.advance, module.steps_of
+    changes: list[tuple[Any, str, Any]] = [
+        (Engine, "run", run),
+        (Engine, "advance", advance),
+        (module, "steps_of", steps_of),
+    ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in changes:
             stack.callback(setattr, owner, name, getattr(owner, name))

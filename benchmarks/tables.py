@@ -51,13 +51,17 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['case']:{NAME_WIDTH}}" + "".join(f"{write(row):>{width}}" for _, width, write in COLUMNS)
 
 
+def _width(name: str) -> int:
+    return max(9, len(name) + 2)
+
+
 def shares(rows: list[dict[str, Any]]) -> str:
     """Percentages of the CPU time by phase; between: the driver itself; outside: queues, outcomes, results."""
     lines = [f"{'% of CPU time':{NAME_WIDTH}}{'systems':>8}{'requests':>10}{'load':>11}"]
-    lines[0] += "".join(f"{name:>9}" for name in SHARES)
+    lines[0] += "".join(f"{name:>{_width(name)}}" for name in SHARES)
     for row in rows:
         size = f"{row['systems']:8,}{row['requests']:10,}{row['load']:>11}"
-        parts = (f"{100 * row[f'{name}_share']:9.0f}" for name in SHARES)
+        parts = (f"{100 * row[f'{name}_share']:{_width(name)}.0f}" for name in SHARES)
         lines.append(f"{row['case']:{NAME_WIDTH}}{size}{''.join(parts)}")
     return "\n".join(lines)
 

@@ -1,17 +1,11 @@
-"""The step-by-step log of chosen lanes: leaps written out."""
+"""The step-by-step log of chosen lanes."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import demand, held
-from .state import NO_LIMIT, Bools, Floats, Ints
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .arrays import Bools, Floats, Ints
 
 COLUMNS = ("start_s", "end_s", "running", "emitted", "tokens", "blocks_used")
 
@@ -38,56 +32,6 @@ class StepLog:
                 result[lane][name] = column[begin:end]
         return result
 
-    def prefill_step(
-        self, engine: Engine, active: Bools, end: Floats, emitted: Floats, tokens: Floats, prefill_blocks: Floats
-    ) -> None:
-        """Called before the state moves on. All [L]; lanes that are not active take no step."""
-        s = engine.state
-        lane = (self.wanted[engine.params.lane] & active).nonzero()[0]
-        if not lane.size:
-            return
-        blocks = prefill_blocks[lane]
-        if engine.paged:
-            tick = s.tick[lane].astype(np.int64)
-            blocks = blocks + held(engine, lane, s.context[lane], tick)
-            blocks = blocks + demand(engine, lane, tick) * engine.params.beside[lane]
-            blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
-        elif engine.reserve:
-            blocks = s.reserved[lane]
-        columns = (s.now[lane], end[lane], _running(engine)[lane], emitted[lane], tokens[lane], blocks)
-        self._parts.append((engine.params.lane[lane], columns))
-
-    def leap(self, engine: Engine, steps: Floats, first: Floats, half: Floats, piece: Floats | float) -> None:
-        """Called before the state moves on. All [L]."""
-        s = engine.state
-        lanes = (self.wanted[engine.params.lane] & (steps > 0)).nonzero()[0]
-        if not lanes.size:
-            return
-        count = steps[lanes].astype(np.int64)
-        lane = np.repeat(lanes, count)
-        begins = np.repeat(np.cumsum(count) - count, count)
-        step = (np.arange(lane.size) - begins).astype(np.float64)
-        begin = s.now[lane] + step * (first[lane] + half[lane] * (step - 1))
-        end = s.now[lane] + (step + 1) * (first[lane] + half[lane] * step)
-        tick = s.tick[lane].astype(np.int64)
-        blocks = np.zeros(lane.size)
-        if engine.paged:
-            asked = demand(engine, lane, tick + step.astype(np.int64))
-            grown = np.cumsum(asked)
-            blocks = (
-                held(engine, lane, s.context[lane], tick) + s.prefill_blocks[lane] + grown - (grown - asked)[begins]
-            )
-            blocks = np.where(engine.params.num_blocks[lane] < NO_LIMIT, blocks, 0)
-        elif engine.reserve:
-            blocks = s.reserved[lane]
-        tokens = s.decoding[lane] + np.broadcast_to(piece, steps.shape)[lane]
-        columns = (begin, end, _running(engine)[lane], s.decoding[lane], tokens, blocks)
-        self._parts.append((engine.params.lane[lane], columns))
-
-
-def _running(engine: Engine) -> Floats:
-    """Requests that decode or are in prefill. [L]"""
-    s = engine.state
-    if not engine.reserve:
-        return s.running
-    return s.decoding + (s.head - s.first_prefill) if engine.rules.prefills else s.decoding
+    def write(self, lanes: Ints, columns: tuple[Floats, ...]) -> None:
+        """Add rows of `lanes`, as given, with a value of each of COLUMNS. All [n]."""
+        self._parts.append((lanes, columns))

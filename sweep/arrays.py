@@ -1,12 +1,7 @@
-"""Types of arrays, defined once."""
+"""Types of arrays, defined once, with the engine."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from .kernels.arrays import AnyInts, Bools, Floats, Int32s, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-AnyInts = npt.NDArray[np.integer]
-Bools = npt.NDArray[np.bool_]
+__all__ = ["AnyInts", "Bools", "Floats", "Int32s", "Ints"]

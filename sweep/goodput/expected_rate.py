@@ -9,7 +9,7 @@ import numpy as np
 
 from ..kernels.steptime import step_seconds
 from ..serving.queue import NO_QUEUE
-from ..serving.stages import MOST, Stage
+from ..serving.stages import UNLIMITED_TOKENS, Stage
 from ..serving.system import System
 from ..workloads.workload import Workload
 
@@ -62,7 +62,7 @@ def rate_by_averages(system: System, work: Averages | None) -> float | None:
 
 def _batch(stage: Stage, work: Averages) -> float:
     """Requests of a full batch, at least 1."""
-    most = float(stage.max_running or MOST)
+    most = float(stage.max_running or UNLIMITED_TOKENS)
     if stage.num_blocks is not None:
         tokens = float(stage.num_blocks) * (stage.block_size or 1)
         reserved = work.prompt + work.output

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import AnyInts, Bools, Floats, Ints
-from ..kernels.gaps import BINS, middles_s
+from ..kernels.itl_bins import BINS, middles_s
 from .instances import InstanceFacts
 from .window import ratio
 

@@ -286,7 +286,7 @@ class LaneResults:
     busy_s: Floats  # [C] seconds inside steps, summed over streams
     instances: InstanceFacts
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
-    itl_counts: Floats | None = None  # [C, kernels.gaps.BINS] times between tokens of all requests, by length
+    itl_counts: Floats | None = None  # [C, kernels.itl_bins.BINS] times between tokens of all requests, by length
     early_stop: EarlyStopOutcome | None = None  # where systems could be stopped early
     step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..experiment.plan import Plan
 from ..experiment.specs import SystemSpec
-from ..kernels.state import Rules
+from ..kernels.rules import Rules
 
 MAX_BATCH_CELLS = 1000  # cells; beyond this a batch gains little
 BYTES_PER_REQUEST = 100  # of a cell, in a batch

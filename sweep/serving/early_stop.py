@@ -6,7 +6,7 @@ request is counted when what becomes of it is certain: when it has finished, or 
 token, or none by now, shows before. D, and the share of the D requests that meet the SLOs, follow from the simulated
 times alone: how often the engine is looked at, and with whom a system shares a batch, do not matter.
 
-C systems, R rows of an engine's outcome, Q queues, S conditions: one for all SLOs together, or one for each.
+C systems, R rows of a batch's requests, Q queues, S conditions: one for all SLOs together, or one for each.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Bools, Floats, Ints
-from ..kernels.engine import Engine
+from ..kernels.batch import Batch
 from ..measures.intervals import wilson_interval
 from ..measures.latencies import tpot_s
 from ..measures.result import EarlyStopOutcome
 from ..workloads.workload import Workload
 from .queue import Queue
 from .queues import Queues
-from .stages import Batch
+from .stages import StageBatch
 from .system import System
 
 _AT_A_TIME = 64  # requests of a system that are looked at together
@@ -101,7 +101,7 @@ class EarlyStopMonitor:
     """
 
     def __init__(
-        self, joint: bool, names: Sequence[str], batch: Batch, rows: int, windows: Sequence[QueueWindow | None]
+        self, joint: bool, names: Sequence[str], batch: StageBatch, rows: int, windows: Sequence[QueueWindow | None]
     ) -> None:
         self.outcome = EarlyStopOutcome.none_stopped(rows)
         self.joint, self.routed, self.width = joint, batch.routed, batch.width
@@ -135,25 +135,25 @@ class EarlyStopMonitor:
         self.followed[rows] = (size > 0) & (self.on_pass[rows] | self.on_fail[rows])
         self.outcome.stopped[rows] = False
 
-    def __call__(self, engine: Engine) -> Bools:
-        """Look at what has happened; the lanes of systems whose verdict has fallen. [lanes of the engine]"""
-        lane = engine.params.lane
+    def __call__(self, batch: Batch) -> Bools:
+        """Look at what has happened; the lanes of systems whose verdict has fallen. [lanes of the batch]"""
+        lane = batch.params.lane
         now = np.full(self.followed.size, np.nan)
         if not self.routed:  # an idle instance is behind the others
-            now[lane] = engine.state.now
+            now[lane] = batch.clock.now
         rows = (self.followed & (self.next < self.end)).nonzero()[0]
         while rows.size:
-            rows = self._count(engine, rows, now[rows, None])
+            rows = self._count(batch, rows, now[rows, None])
         lanes: Bools = self.outcome.stopped[self.row_of_lane[lane]]
         return lanes
 
-    def _count(self, engine: Engine, rows: Ints, now: Floats) -> Ints:
+    def _count(self, batch: Batch, rows: Ints, now: Floats) -> Ints:
         """Count on from `next`, as many requests of each of `rows` as are certain; the rows that may go on."""
         place = self.next[rows, None] + np.arange(_AT_A_TIME)
         end = self.end[rows, None]
         there = place < end
         place = np.minimum(place, end - 1)
-        certain, misses = self._look(engine, rows, place, now)
+        certain, misses = self._look(batch, rows, place, now)
         counted = np.logical_and.accumulate(certain & there, axis=1)
         count = counted.sum(axis=1)
         queue = self.queue[rows]
@@ -181,7 +181,7 @@ class EarlyStopMonitor:
         on: Ints = rows[(count == _AT_A_TIME) & (self.next[rows] < self.end[rows]) & ~hit]
         return on
 
-    def _look(self, engine: Engine, rows: Ints, place: Ints, now: Floats) -> tuple[Bools, Bools]:
+    def _look(self, batch: Batch, rows: Ints, place: Ints, now: Floats) -> tuple[Bools, Bools]:
         """Which requests are certain [n, K], and which have missed [S, n, K]; `place` [n, K], `now` [n, 1].
 
         What has not happened yet cannot happen before now, and later than that is worse: a request that misses if it
@@ -190,7 +190,7 @@ class EarlyStopMonitor:
         """
         cell = rows[:, None] * self.width + place
         queue = self.queue[rows, None]
-        times = engine.outcome
+        times = batch.times
         arrival, gaps = self.arrival[queue, place] / self.rate[rows, None], self.gaps[queue, place]
         first, finish = times.first_token_s[cell], times.finish_s[cell]
         began, ended = ~np.isnan(first), ~np.isnan(finish)
@@ -201,7 +201,7 @@ class EarlyStopMonitor:
         if "tpot" in self.limits:
             seconds["tpot"] = tpot_s(earliest, last, gaps)  # 0 or NaN before the first token
         if "itl_max" in self.limits:
-            seconds["itl_max"] = np.where(ended & (gaps > 0), times.gap_s[cell], 0.0)
+            seconds["itl_max"] = np.where(ended & (gaps > 0), times.itl_max_s[cell], 0.0)
         misses = [seconds[name] > limit[rows, None] for name, limit in self.limits.items()]
         missed: Bools = np.array(misses) if misses else np.zeros((1, *place.shape), np.bool_)
         if self.joint:
@@ -224,7 +224,7 @@ class EarlyStopMonitors:
         )
         self.monitors: list[tuple[EarlyStopMonitor, Ints, Ints]] = []  # rows of a monitor, and which systems they are
 
-    def __call__(self, batch: Batch, places: Ints) -> EarlyStopMonitor:
+    def __call__(self, batch: StageBatch, places: Ints) -> EarlyStopMonitor:
         rows = np.arange(len(batch.stages)) if batch.routed else np.cumsum(batch.counts) - batch.counts
         alone = self.followed[places] & ((batch.counts == 1) | batch.routed)
         rows, systems = rows[alone], places[alone]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..kernels.state import Rules
+from ..kernels.rules import Rules
 
 PolicyName = Literal["mixed", "chunked", "prefill_first"]
 MemoryName = Literal["reserve", "paged", "unlimited"]

@@ -18,7 +18,7 @@ from ..measures.result import EarlyStopOutcome, LaneResults
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .queue import Queue
 from .queues import Queues
-from .stages import MOST, Stage, StageResults, run_stages
+from .stages import UNLIMITED_TOKENS, Stage, StageResults, run_stages
 from .system import System
 
 
@@ -85,7 +85,7 @@ def collected(
     results = queues.empty_results()
     roles = [system.roles for system in systems]
     if gaps:
-        results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.gap_counts
+        results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.itl_counts
     _keep(results, ran, np.arange(len(systems)), queues)
     results.num_blocks[:] = [_blocks(stage) for stage in first]
     for i in ran.logs:
@@ -112,7 +112,7 @@ def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues
     """Write the outcome of the first stages into `results`."""
     names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions")}
     if results.itl_max_s is not None:
-        names["itl_max_s"] = "gap_s"
+        names["itl_max_s"] = "itl_max_s"
     for name, source in names.items():
         rows = getattr(ran, source)
         if queues.in_order and rows.shape == results.finish_s.shape and not getattr(results, name).flags.writeable:
@@ -174,8 +174,8 @@ def _second_stage(
         queue = stages[row].queue
         results.finish_s[i, queue.positions] = ran.finish_s[row, : len(queue)]
         if results.itl_max_s is not None and results.itl_counts is not None:
-            results.itl_max_s[i, queue.positions] = ran.gap_s[row, : len(queue)]
-            results.itl_counts[i] = ran.gap_counts[row]
+            results.itl_max_s[i, queue.positions] = ran.itl_max_s[row, : len(queue)]
+            results.itl_counts[i] = ran.itl_counts[row]
         results.preemptions[i, queue.positions] = ran.preemptions[row, : len(queue)]
         results.num_blocks[i] = _blocks(stages[row])
     _count(results, ran, chosen)
@@ -186,7 +186,7 @@ def _second_stage(
 
 
 def _blocks(stage: Stage) -> float:
-    return np.nan if stage.num_blocks is None else float(min(stage.num_blocks, MOST))
+    return np.nan if stage.num_blocks is None else float(min(stage.num_blocks, UNLIMITED_TOKENS))
 
 
 def _facts(ran: StageResults, stages: Sequence[Stage], roles: list[str], systems: Ints) -> InstanceFacts:

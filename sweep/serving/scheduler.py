@@ -15,7 +15,7 @@ import numpy as np
 from .. import checks
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine
-from ..kernels.state import NO_END
+from ..kernels.slots import NEVER_FINISHES
 from ..measures.result import LaneResults, Result
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, check_order
@@ -23,7 +23,7 @@ from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
 from .queue import Queue
 from .queues import Queues
 from .run import run_systems
-from .stages import MOST, Batch, Stage
+from .stages import UNLIMITED_TOKENS, Stage, StageBatch
 from .system import CheckedSystem, capacity_of, default_num_blocks
 
 DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]
@@ -87,13 +87,18 @@ class Lane(CheckedSystem):
             self._keep("max_tokens", checks.whole("max_tokens", tokens, 1))
         elif self.max_tokens is not None:
             raise ValueError(f"max_tokens={self.max_tokens!r}: has no effect under policy {self.policy!r}")
-        if self._most_steps() >= NO_END:
-            raise ValueError(f"workload: could take {self._most_steps()} steps, must be fewer than {NO_END:.0f}")
+        if self._most_steps() >= NEVER_FINISHES:
+            most = self._most_steps()
+            raise ValueError(f"workload: could take {most} steps, must be fewer than {NEVER_FINISHES:.0f}")
 
     def _most_steps(self) -> int:
         """More steps than the lane can take without preemptions: each emits a token, or is one of a prompt's pieces."""
         # Under a budget a piece has at least what the most decoding requests leave of it.
-        piece = MOST if self.token_budget is None else min(self.token_budget - self.max_running + 1, MOST)
+        piece = (
+            UNLIMITED_TOKENS
+            if self.token_budget is None
+            else min(self.token_budget - self.max_running + 1, UNLIMITED_TOKENS)
+        )
         pieces = int(np.sum(-(-self.workload.prompt_tokens // piece)))
         return int(np.sum(self.workload.output_tokens)) + pieces
 
@@ -120,7 +125,7 @@ class Lane(CheckedSystem):
         """KV tokens that the blocks hold; inf under unlimited memory."""
         if self.block_size is None or self.num_blocks is None:
             return np.inf
-        return float(min(self.block_size * self.num_blocks, MOST))
+        return float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS))
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
@@ -199,4 +204,4 @@ def new_engine(lanes: Sequence[Lane]) -> Engine:
     queues = Queues(lanes)
     stages = [lane.stage("colocated", queues.queues[queues.of_system[i]]) for i, lane in enumerate(lanes)]
     stages = [replace(stage, rate=rate) for stage, rate in zip(stages, queues.rate.tolist(), strict=True)]
-    return Batch(stages, routed=False).engine(None)
+    return StageBatch(stages, routed=False).engine(None)

@@ -16,18 +16,22 @@ import numpy.typing as npt
 
 from ..arrays import Bools, Floats, Int32s, Ints
 from ..hardware.step_times import ConstantStepTime, StepModel
-from ..kernels.engine import Engine, Totals, new_outcome, prefix_sums
-from ..kernels.gaps import BINS
-from ..kernels.prefill import pairs_of
+from ..kernels.batch import Batch
+from ..kernels.counters import Totals, new_totals
+from ..kernels.engine import Engine
+from ..kernels.itl_bins import BINS
+from ..kernels.params import NO_LIMIT, Params
+from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
+from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router
-from ..kernels.state import NO_LIMIT, Outcome, Params, Rules, Traffic
+from ..kernels.rules import Rules
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
 from .orders import DEFAULT_ORDER
 from .queue import Queue
 from .routers import DEFAULT_ROUTER, ROUTERS
 
-MOST = int(NO_LIMIT) - 1
+UNLIMITED_TOKENS = int(NO_LIMIT) - 1
 _WIDTH = 32  # requests that a routed lane has room for at first
 
 
@@ -80,8 +84,8 @@ class StageResults:
     admitted_s: Floats
     preemptions: Int32s
     instance: Int32s  # that served the request
-    gap_s: Floats  # the longest between two tokens; nothing unless gaps are kept
-    gap_counts: Floats  # [S, kernels.gaps.BINS] likewise
+    itl_max_s: Floats  # the longest time between two tokens; nothing unless these are kept
+    itl_counts: Floats  # [S, kernels.itl_bins.BINS] likewise
     totals: Totals
     # Per lane, [K], by stage, then instance, then lane.
     lane_stage: Ints
@@ -97,7 +101,7 @@ def run_stages(
     logged: Sequence[int] = (),
     *,
     gaps: bool = False,
-    watch: Callable[[Batch, Ints], Callable[[Engine], Bools]] | None = None,
+    watch: Callable[[StageBatch, Ints], Callable[[Batch], Bools]] | None = None,
 ) -> StageResults:
     """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
     tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
@@ -114,7 +118,7 @@ def run_stages(
     results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
     for (_, routed), members in runs.items():
         chosen = np.array(members, np.int64)
-        batch = Batch([stages[i] for i in members], routed)
+        batch = StageBatch([stages[i] for i in members], routed)
         own = counts[chosen]
         of_run = np.repeat(np.arange(len(members)), own)
         rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
@@ -123,22 +127,23 @@ def run_stages(
         engine.watch = watch(batch, chosen) if watch else None
         totals = engine.run()
         if engine.watch:
-            engine.watch(engine)
-        for name in vars(totals):
-            getattr(results.lane_totals, name)[rows] = getattr(totals, name)
+            engine.watch(engine.batch)
+        for counter, values in totals.rows():
+            getattr(results.lane_totals, counter.name)[rows] = values
         batch.hand_back(engine, chosen, rows, results)
-        if engine.gaps:
-            np.add.at(results.gap_counts, chosen[of_run], engine.gap_counts)
+        if engine.batch.keeps_itl:
+            np.add.at(results.itl_counts, chosen[of_run], engine.itl_histograms)
         for place, columns in log.columns().items() if log else ():
             owner = int(chosen[of_run[place]])
             lane = int(rows[place] - begins[owner])
             results.logs.setdefault(owner, []).append((*divmod(lane, stages[owner].lanes), columns))
-    for name in vars(results.totals):
-        values = getattr(results.lane_totals, name)
-        summed = np.bincount(results.lane_stage, values, len(stages)) if lanes else np.zeros(len(stages))
-        setattr(results.totals, name, summed)
-    results.totals.peak_blocks = np.zeros(len(stages))
-    np.maximum.at(results.totals.peak_blocks, results.lane_stage, results.lane_totals.peak_blocks)
+    for counter, values in results.lane_totals.rows():
+        summed = np.zeros(len(stages))
+        if counter.of_several == "max":
+            np.maximum.at(summed, results.lane_stage, values)
+        elif lanes:
+            summed = np.bincount(results.lane_stage, values, len(stages)).astype(np.float64)
+        setattr(results.totals, counter.name, summed)
     return results
 
 
@@ -157,15 +162,15 @@ def _nothing(stages: int, width: int, lanes: int, gaps: bool) -> StageResults:
         np.broadcast_to(np.int32(0), (stages, width)),
         nan(),
         np.zeros((stages, BINS * gaps)),
-        Totals(*(np.zeros(0) for _ in range(7))),
+        new_totals(0),
         whole(lanes),
         whole(lanes),
         whole(lanes),
-        Totals(*(np.zeros(lanes) for _ in range(7))),
+        new_totals(lanes),
     )
 
 
-class Batch:
+class StageBatch:
     """Stages that advance together: their lanes, in order of stage, instance, lane."""
 
     def __init__(self, stages: list[Stage], routed: bool) -> None:
@@ -198,7 +203,7 @@ class Batch:
         longest = np.maximum(total.max(axis=1, initial=1), 1).astype(np.int64)
         owner = self.queue_of[self.stage_of_lane] if self.routed else self.queue_of  # queue of each lane
         # A block that holds the longest request is as good as any larger one, and the engine's rows are as wide as one.
-        size = np.minimum(longest[owner], [min(stage.block_size or 1, MOST) for stage in per_lane])
+        size = np.minimum(longest[owner], [min(stage.block_size or 1, UNLIMITED_TOKENS) for stage in per_lane])
         n = np.array([len(queue) for queue in self.queues], np.int64)
         coefficients: dict[StepModel | ConstantStepTime, StepCoefficients] = {}
         for stage in self.stages:
@@ -212,15 +217,14 @@ class Batch:
             n=n[owner],
             rate=np.array([stage.rate for stage in per_lane]),
             block_size=size,
-            size=size.astype(np.float64),
+            block_size_f=size.astype(np.float64),
             blocks_per_token=1 / size,
             blocks_in_doubt=1 - 2 / size,
             num_blocks=_limits([stage.num_blocks for stage in per_lane]),
-            ramp=np.zeros(lanes, np.int64),
             max_running=_limits([stage.max_running for stage in per_lane]),
             budget=_limits([stage.token_budget for stage in per_lane]),
             max_tokens=_limits([stage.max_tokens for stage in per_lane]),
-            beside=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
+            mixes_prefill=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=np.array([coefficients[stage.step] for stage in per_lane]).reshape(lanes, -1),
         )
@@ -230,30 +234,22 @@ class Batch:
             width = min(_WIDTH, self.width + 4)
             params.row = params.block_row = np.arange(lanes) * width
             params.rate = np.ones(lanes)
-            outcome = new_outcome(len(self.stages) * self.width, routed=True, gaps=gaps)
-            self._first_tokens(outcome, self.queue_of, np.array([stage.rate for stage in self.stages]))
-            return Engine(
-                self._unrouted(lanes, width),
-                params,
-                outcome,
-                block_sizes,
-                self.rules,
-                router=router,
-                gaps=gaps,
-                log=log,
-            )
+            times = new_request_times(len(self.stages) * self.width, routed=True, itl=gaps)
+            self._first_tokens(times, self.queue_of, np.array([stage.rate for stage in self.stages]))
+            rows = self._unrouted(lanes, width)
+            return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, itl=gaps, log=log))
         pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
         params.block_row = pair_of_lane.ravel() * (self.width + 3)
-        traffic = self._traffic(arrival, prompt, total, pairs)
-        outcome = new_outcome(lanes * self.width, gaps=gaps)
-        self._first_tokens(outcome, owner, params.rate)
-        return Engine(traffic, params, outcome, block_sizes, self.rules, gaps=gaps, log=log)
+        rows = self._rows(arrival, prompt, total, pairs)
+        times = new_request_times(lanes * self.width, itl=gaps)
+        self._first_tokens(times, owner, params.rate)
+        return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=gaps, log=log))
 
-    def _first_tokens(self, outcome: Outcome, queue_of: Ints, rate: Floats) -> None:
-        """Note the first tokens of requests that come with them, for each row of `outcome` of a queue and rate."""
+    def _first_tokens(self, times: RequestTimes, queue_of: Ints, rate: Floats) -> None:
+        """Note the first tokens of requests that come with them, for each row of `times` of a queue and rate."""
         if self.rules.prefills:
             return
-        rows = outcome.first_token_s.reshape(queue_of.size, self.width)
+        rows = times.first_token_s.reshape(queue_of.size, self.width)
         for row, which, stretch in zip(rows, queue_of.tolist(), rate.tolist(), strict=True):
             queue = self.queues[which]
             first = queue.arrival_s / stretch if queue.first_token_s is None else queue.first_token_s
@@ -269,12 +265,12 @@ class Batch:
             np.add(queue.prompt_tokens, queue.output_tokens, out=total[row, : len(queue)])
         return arrival, prompt, total
 
-    def _traffic(self, arrival: Floats, prompt: Floats, total: Floats, pairs: Ints) -> Traffic:
+    def _rows(self, arrival: Floats, prompt: Floats, total: Floats, pairs: Ints) -> RequestRows:
         """Requests of independent lanes; `pairs` [2, *] are the queues and block sizes that occur together."""
         nothing, rules = np.zeros(0), self.rules
         prompts, totals = prompt[:, :-1], total[:, :-1]
         held = prompts if rules.prefills else prompts + 1
-        return Traffic(
+        return RequestRows(
             arrival.ravel(),
             prompt.ravel(),
             total.ravel(),
@@ -282,16 +278,17 @@ class Batch:
             prefix_sums(pairs_of(prompts)).ravel() if rules.prefills else nothing,
             nothing if rules.reserve else prefix_sums(np.ceil(held[pairs[0]] / pairs[1][:, None])).ravel(),
             prefix_sums(totals).ravel() if rules.reserve else nothing,
+            np.zeros(0, np.int64),
         )
 
-    def _unrouted(self, lanes: int, width: int) -> Traffic:
+    def _unrouted(self, lanes: int, width: int) -> RequestRows:
         """Room for the requests that the router will send to each lane."""
         rules, nothing = self.rules, np.zeros(0)
 
         def zeros(there: bool = True) -> Floats:
             return np.zeros(lanes * width) if there else nothing
 
-        return Traffic(
+        return RequestRows(
             np.full(lanes * width, np.inf),
             zeros(),
             zeros(),
@@ -299,6 +296,7 @@ class Batch:
             zeros(rules.prefills),
             zeros(not rules.reserve),
             zeros(rules.reserve),
+            np.zeros(lanes * width, np.int64),
         )
 
     def _router(self, arrival: Floats, prompt: Floats, total: Floats) -> Router:
@@ -320,27 +318,27 @@ class Batch:
             drawn_row.append(known.get(key, 0))
         which = self.queue_of
         groups = Groups(
-            lanes=lanes,
+            members=lanes,
             rule=np.array([ROUTERS[stage.router].rule for stage in stages], np.int64),
-            n=np.array([len(stage.queue) for stage in stages], np.int64),
+            count=np.array([len(stage.queue) for stage in stages], np.int64),
             next=np.zeros(len(stages), np.int64),
-            row=which * arrival.shape[1],
+            stream=which * arrival.shape[1],
             drawn_row=np.array(drawn_row, np.int64),
-            out=np.arange(len(stages)) * self.width,
-            rate=np.array([stage.rate for stage in stages]),
+            cells=np.arange(len(stages)) * self.width,
+            speed=np.array([stage.rate for stage in stages]),
         )
         width = min(_WIDTH, self.width + 4)
         return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), width)
 
     def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
         """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
-        outcome = engine.outcome
+        times = engine.batch.times
         names = ["first_token_s", "finish_s", "admitted_s", "preemptions"]
-        if engine.gaps:
-            names.append("gap_s")
+        if engine.batch.keeps_itl:
+            names.append("itl_max_s")
         whole = self.routed or all(stage.instances == 1 for stage in self.stages)
         rows = len(self.stages) if self.routed else len(self.stage_of_lane)
-        values = {name: getattr(outcome, name).reshape(rows, self.width) for name in names}
+        values = {name: getattr(times, name).reshape(rows, self.width) for name in names}
         if whole and values["finish_s"].shape == results.finish_s.shape:
             for name in names:  # as they are: a copy would double the memory of a large batch
                 setattr(results, name, values[name])
@@ -359,7 +357,7 @@ class Batch:
             return
         if not results.instance.flags.writeable:
             results.instance = results.instance.copy()
-        served = outcome.lane.reshape(rows, self.width)
+        served = times.served_by.reshape(rows, self.width)
         there = (np.arange(self.width) < sizes[self.queue_of][:, None]) & (served >= 0)  # -1: never routed, as stopped
         results.lane_requests[lanes] = np.bincount(served[there], minlength=lanes.size)
         begins = np.cumsum(self.counts) - self.counts
@@ -397,4 +395,4 @@ def _draws(stage: Stage) -> Int32s:
 
 def _limits(values: list[int | None]) -> Floats:
     """Limits as the engine takes them: far beyond what any run holds, one is as good as another."""
-    return np.array([NO_LIMIT if value is None else min(value, MOST) for value in values], np.float64)
+    return np.array([NO_LIMIT if value is None else min(value, UNLIMITED_TOKENS) for value in values], np.float64)

@@ -10,11 +10,11 @@ import numpy as np
 from .. import checks
 from ..arrays import Floats, Ints
 from ..hardware.step_times import ConstantStepTime, StepModel
-from ..kernels.state import NO_END
+from ..kernels.slots import NEVER_FINISHES
 from ..workloads.workload import Workload
 from .queue import Queue
 from .routers import ROUTERS
-from .stages import MOST, Stage
+from .stages import UNLIMITED_TOKENS, Stage
 
 Step = StepModel | ConstantStepTime
 
@@ -76,10 +76,10 @@ class CheckedSystem(System):
 
     def _check_steps(self, budget: int | None) -> None:
         """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""
-        pieces = -(-self.workload.prompt_tokens // (budget or MOST))
+        pieces = -(-self.workload.prompt_tokens // (budget or UNLIMITED_TOKENS))
         steps = int(np.sum(self.workload.output_tokens)) + int(np.sum(pieces))
-        if steps >= NO_END:
-            raise ValueError(f"workload: could take {steps} steps, must be fewer than {NO_END:.0f}")
+        if steps >= NEVER_FINISHES:
+            raise ValueError(f"workload: could take {steps} steps, must be fewer than {NEVER_FINISHES:.0f}")
 
     def _check_step(self, name: str) -> None:
         step = getattr(self, name)
@@ -115,7 +115,7 @@ def streams_of(role: str, step: Step) -> int:
 
 def capacity_of(step: Step, lanes: int) -> int | None:
     """KV tokens for each of an instance's lanes; None without a limit."""
-    return None if isinstance(step, ConstantStepTime) else min(step.kv_capacity_tokens() // lanes, MOST)
+    return None if isinstance(step, ConstantStepTime) else min(step.kv_capacity_tokens() // lanes, UNLIMITED_TOKENS)
 
 
 def default_num_blocks(step: Step, block_size: int, lanes: int = 1) -> int:

@@ -11,14 +11,14 @@ import numpy.typing as npt
 from .. import checks
 from ..hardware.parts import IB_NDR, Link
 from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
-from ..kernels.state import Rules
+from ..kernels.rules import Rules
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, check_order
 from .policies import DEFAULTS, policy_of
 from .queue import Queue
 from .routers import DEFAULT_ROUTER
 from .scheduler import DEFAULT_MAX_TOKENS, Lane
-from .stages import MOST, Stage
+from .stages import UNLIMITED_TOKENS, Stage
 from .system import RoutedSystem, Step, capacity_of, default_num_blocks, streams_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
@@ -325,7 +325,7 @@ def _check_decode_memory(system: Any, step: Step) -> int | None:
 def _decode_capacity(system: Any, step: Step) -> float:
     if system.memory == "reserve":
         return np.inf
-    return float(min(system.block_size * (system.num_blocks // streams_of("decode", step)), MOST))
+    return float(min(system.block_size * (system.num_blocks // streams_of("decode", step)), UNLIMITED_TOKENS))
 
 
 def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing: dict[str, Any]) -> Stage:

@@ -10,7 +10,7 @@ from hypothesis import given
 from parity import lanes_of
 from parity_systems import SystemCase, Trace, answer, systems_of
 from servesweep import SLO, Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
-from servesweep.kernels.gaps import BINS, bin_of, middles_s
+from servesweep.kernels.itl_bins import BINS, bin_of, middles_s
 from servesweep.serving.reference import Observer, Step, schedule
 from strategies import LaneCase, batches, lane_cases
 from strategies_systems import system_cases

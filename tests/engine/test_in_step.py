@@ -8,7 +8,7 @@ from hypothesis import given
 from parity import assert_identical, lanes_of
 from profiles import MANY_CASES
 from servesweep import StepModel, chip, lognormal_len, make_workload, model
-from servesweep.kernels.observe import observe
+from servesweep.kernels.observation import observe
 from servesweep.serving.reference import RequestState, Scheduler, reject
 from servesweep.serving.scheduler import Lane, new_engine, run_lanes
 from strategies import POLICIES, LaneCase, batches, lane_cases
@@ -47,7 +47,7 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
         engine = new_engine(lanes)
         going = True
         while going:
-            seen = observe(engine, 0)
+            seen = observe(engine.batch, 0)
             if seen is None:
                 break
             companion.move_to(seen.steps)
@@ -83,7 +83,7 @@ def test_how_many_finishes_are_passed_at_once_makes_no_difference(
         lanes = lanes_of(cases)
         usual = run_lanes(lanes)
         with monkeypatch.context() as patch:
-            patch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
+            patch.setattr("servesweep.kernels.finishing_ahead._EARLIER", np.arange(float(at_once))[:, None])
             other = run_lanes(lanes)
         for i in range(len(lanes)):
             assert_identical(usual, i, other, i)
@@ -116,7 +116,7 @@ def test_nor_does_it_where_memory_is_tight(at_once: int, monkeypatch: pytest.Mon
     usual = run_lanes(lanes)
     assert usual.preemptions.sum() > 200
     if at_once:
-        monkeypatch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
+        monkeypatch.setattr("servesweep.kernels.finishing_ahead._EARLIER", np.arange(float(at_once))[:, None])
     other = run_lanes(lanes, step_log=() if at_once else [0])
     for i in range(len(lanes)):
         assert_identical(usual, i, other, i)

@@ -174,7 +174,7 @@ def test_how_many_finishes_are_passed_at_once_makes_no_difference(
         usual = servesweep.run_systems(systems)
         logged = servesweep.run_systems(systems, step_log=[0])
         with monkeypatch.context() as patch:
-            patch.setattr("servesweep.kernels.passing._EARLIER", np.arange(float(at_once))[:, None])
+            patch.setattr("servesweep.kernels.finishing_ahead._EARLIER", np.arange(float(at_once))[:, None])
             other = servesweep.run_systems(systems)
         for i in range(len(systems)):
             assert_identical(usual, i, other, i)

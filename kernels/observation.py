@@ -4,17 +4,15 @@ inside."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import blocks_for
+from .arrays import Ints
+from .batch import Batch
+from .params import NO_LIMIT
+from .request_rows import blocks_for
 from .slots import end_of, request_of
-from .state import NO_LIMIT, Ints
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 WAITING, PREFILL, DECODE, FINISHED = range(4)
 
@@ -31,48 +29,47 @@ class Observation:
     queue: Ints  # waiting requests that have arrived, the head first
 
 
-def observe(engine: Engine, lane: int) -> Observation | None:
+def observe(batch: Batch, lane: int) -> Observation | None:
     """What lane `lane` (as given) looks like now; None once it has left the batch."""
-    p, s, t = engine.params, engine.state, engine.traffic
+    p, r, clock, waiting = batch.params, batch.requests, batch.clock, batch.queue
     place = (p.lane == lane).nonzero()[0]
     if not place.size:
         return None
     index = int(place[0])
-    n, size = int(p.n[index]), p.size[index : index + 1]
+    n, size = int(p.n[index]), p.block_size_f[index : index + 1]
     requests = slice(int(p.row[index]), int(p.row[index]) + n)
-    prompt, total = t.prompt[requests], t.total[requests]
+    prompt, total = r.prompt[requests], r.total[requests]
     out = slice(int(p.out[index]), int(p.out[index]) + n)
     emitted, blocks = np.zeros(n), np.zeros(n)
     status = np.full(n, WAITING, np.int8)
 
-    finished = ~np.isnan(engine.outcome.finish_s[out])
+    finished = ~np.isnan(batch.times.finish_s[out])
     status[finished] = FINISHED
     emitted[finished] = (total - prompt)[finished]
 
-    slots = s.slots[index, 1 : 1 + int(s.decoding[index])]
+    slots = batch.decodes.slots[index, 1 : 1 + int(batch.decodes.decoding[index])]
     decoding = request_of(slots)
     status[decoding] = DECODE
-    emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - s.tick[index])
+    emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - clock.tick[index])
     # A decoding request grows at the beginning of a step, for the token that the last step emitted.
     blocks[decoding] = blocks_for(prompt[decoding] + emitted[decoding] - 1, size)
 
-    waiting, top = int(s.stack_waiting[index]), int(s.stack_size[index])
-    stack = s.stack_request[index, :top]
-    emitted[stack] = s.stack_tokens[index, :top] - prompt[stack]
-    again = stack[waiting:]
-    fresh = np.arange(s.first_prefill[index], s.head[index])
-    for prefilling in (again, fresh):
+    first, top = int(waiting.preempted_waiting[index]), int(waiting.preempted_size[index])
+    preempted = waiting.preempted_request[index, :top]
+    emitted[preempted] = waiting.preempted_tokens[index, :top] - prompt[preempted]
+    fresh = np.arange(batch.prefills.first_prefill[index], waiting.head[index])
+    for prefilling in (preempted[first:], fresh):
         status[prefilling] = PREFILL
         blocks[prefilling] = blocks_for(prompt[prefilling] + emitted[prefilling], size)
 
-    arrived = np.arange(s.head[index], n)
-    arrived = arrived[t.arrival[requests][arrived] / p.rate[index] <= s.now[index]]
-    queue = np.concatenate([stack[:waiting][::-1], arrived]).astype(np.int64)
+    arrived = np.arange(waiting.head[index], n)
+    arrived = arrived[r.arrival[requests][arrived] / p.rate[index] <= clock.now[index]]
+    queue = np.concatenate([preempted[:first][::-1], arrived]).astype(np.int64)
     if p.num_blocks[index] == NO_LIMIT:
         blocks[:] = 0
     return Observation(
-        float(s.now[index]),
-        int(s.tick[index] + s.prefill_steps[index]),
+        float(clock.now[index]),
+        int(clock.tick[index] + clock.prefill_steps[index]),
         emitted.astype(np.int64),
         blocks.astype(np.int64),
         status,

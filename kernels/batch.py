@@ -1,0 +1,109 @@
+"""What the phases are given: the lanes of a batch, as records, and facts about all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Bools, Ints
+from .clock import new_clock
+from .counters import new_counts
+from .decodes import new_decodes
+from .inflow import new_inflow
+from .itl_bins import BINS
+from .memory import new_memory
+from .params import NO_LIMIT, Params
+from .prefills import new_prefills
+from .records import compact
+from .request_rows import RequestRows
+from .request_times import RequestTimes
+from .reserved_memory import new_reserved_memory
+from .router import Router
+from .rules import Rules
+from .step_times import LaneStepTimes
+from .steplog import StepLog
+from .waiting_queue import new_waiting_queue
+
+
+class Batch:
+    """Lanes that advance together.
+
+    requests, times    what they serve, and what became of it
+    params             what does not change while a lane runs
+    clock, queue, prefills, decodes, memory, reserved_memory, inflow, counts
+                       the records: each has one owner, the file of its class, which alone changes it
+    router, log        of routed lanes, and of lanes whose steps are written out; or None
+
+    The other attributes are facts about all lanes, so that what nobody needs is not computed: what a fact leaves out
+    would change nothing.
+    """
+
+    def __init__(
+        self,
+        requests: RequestRows,
+        params: Params,
+        times: RequestTimes,
+        block_sizes: list[int],
+        rules: Rules,
+        *,
+        router: Router | None = None,
+        itl: bool = False,
+        log: StepLog | None = None,
+    ) -> None:
+        lanes = params.n.size
+        self.requests, self.params, self.times, self.rules = requests, params, times, rules
+        self.router, self.log = router, log
+        self.any_mixed = bool((params.mixes_prefill > 0).any())
+        self.any_exclusive = bool((params.mixes_prefill == 0).any())
+        self.reserve = rules.reserve
+        self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
+        self.budgets = bool((params.budget < NO_LIMIT).any())
+        self.keeps_itl = itl and rules.decodes
+        self.step_times = LaneStepTimes(params)
+        most = int(np.minimum(params.max_running, params.n).max(initial=1))
+        self.clock = new_clock(lanes)
+        self.queue = new_waiting_queue(params, requests, rules, paged=self.paged, most=most if self.paged else 0)
+        self.prefills = new_prefills(lanes)
+        self.decodes = new_decodes(lanes, most)
+        self.memory = new_memory(params, self.clock, self.decodes, block_sizes, most, paged=self.paged)
+        self.reserved_memory = new_reserved_memory(params, requests, self.decodes)
+        if router is None:
+            self.inflow = new_inflow(params.n.copy(), np.full(lanes, np.inf))
+        else:
+            self.inflow = new_inflow(np.zeros(lanes, np.int64), router.first_arrival())
+        self.counts = new_counts(lanes, BINS if self.keeps_itl else 0)
+        self.records = (
+            self.params,
+            self.clock,
+            self.queue,
+            self.prefills,
+            self.decodes,
+            self.memory,
+            self.reserved_memory,
+            self.inflow,
+            self.counts,
+        )
+        self.done: Bools | None = None  # [L] lanes that have no work left, as *wake* found them; None: none has
+        self.queue.look()
+
+    def due(self, lanes: Bools) -> Bools:
+        """Those of `lanes` that may go on: all without a router, else those before their group's next arrival. [L]"""
+        if self.router is None:
+            return lanes
+        clock = self.clock
+        return lanes & ((clock.now < self.inflow.horizon) | clock.wakes_now)
+
+    def cells(self, lanes: Ints, requests: Ints) -> Ints:
+        """Rows of `times`. All [n]."""
+        if self.router is None:
+            return self.params.out[lanes] + requests
+        cells: Ints = self.requests.cell[self.params.row[lanes] + requests]
+        return cells
+
+    def compact(self, keep: Bools) -> None:
+        """Go on with the lanes `keep`. [L]"""
+        kept = keep.nonzero()[0]
+        for record in self.records:
+            compact(record, kept)
+        if self.router is not None:
+            self.router.compact(keep)
+        self.step_times.compact()

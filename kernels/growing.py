@@ -1,0 +1,104 @@
+"""Phase *grow*: decoding requests take the blocks of the coming step; when there are too few, the youngest lose
+theirs."""
+
+from __future__ import annotations
+
+from .arrays import ONE, ZERO, Floats, Ints
+from .batch import Batch
+from .request_rows import blocks_for
+from .slots import end_of, request_of
+
+
+def grow(batch: Batch) -> None:
+    """Grow before steps that decode beside prefills, whoever is admitted then."""
+    decodes = batch.memory.blocks_exact & (batch.decodes.decoding > ZERO)
+    if batch.any_exclusive:
+        decodes &= batch.params.mixes_prefill > ZERO
+    _grow(batch, batch.due(decodes).nonzero()[0])
+
+
+def grow_apart(batch: Batch) -> None:
+    """Grow before steps that only decode, of lanes whose prefill steps are steps of their own: where nobody can be
+    admitted now."""
+    p, memory, queue, decodes = batch.params, batch.memory, batch.queue, batch.decodes
+    grows = memory.blocks_exact & (decodes.decoding > ZERO) & (decodes.next_end > batch.clock.tick)
+    admits = (queue.head_arrival <= batch.clock.now) & (decodes.running < p.max_running)
+    admits &= memory.fits(grows, queue.head_blocks)
+    grows &= ~admits
+    if batch.any_mixed:
+        grows &= p.mixes_prefill == ZERO
+    _grow(batch, batch.due(grows).nonzero()[0])
+
+
+def _grow(batch: Batch, lanes: Ints) -> None:
+    """Take the coming step's growth in `lanes`; preempt until none is missing.
+
+    Only lanes whose blocks are counted exactly need this: elsewhere `free` is a lower bound that already allows for
+    growth. Preempting the youngest until the survivors' demand fits ends as asking one by one does: a victim is never
+    older than the request that asks, so it has not grown in this step.
+    """
+    if not lanes.size:
+        return
+    memory, queue = batch.memory, batch.queue
+    preempting = victims = memory.grow(lanes)
+    if not victims.size:
+        return
+    while victims.size:
+        _preempt_youngest(batch, victims)
+        victims = memory.short(victims)
+    # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see
+    # docs/scheduler.md.
+    queue.look_at(preempting)
+
+
+def _preempt_youngest(batch: Batch, lanes: Ints) -> None:
+    """Take the blocks of one request in each of `lanes`: a fresh prefill, else a repeated one, else a decoding
+    request."""
+    queue = batch.queue
+    fresh = queue.head[lanes] > batch.prefills.first_prefill[lanes]
+    again = (queue.preempted_size[lanes] > queue.preempted_waiting[lanes]) & ~fresh
+    for preempt, chosen in (
+        (_preempt_fresh_prefill, fresh),
+        (_preempt_repeated_prefill, again),
+        (_preempt_decoding, ~(fresh | again)),
+    ):
+        rows = chosen.nonzero()[0]
+        if rows.size:
+            preempt(batch, lanes[rows])
+
+
+def _preempt_fresh_prefill(batch: Batch, lanes: Ints) -> None:
+    p, queue = batch.params, batch.queue
+    request = queue.put_back_fresh(lanes)
+    tokens = batch.requests.prompt[p.row[lanes] + request]
+    alone = (request == batch.prefills.first_prefill[lanes]) & (
+        queue.preempted_size[lanes] == queue.preempted_waiting[lanes]
+    )
+    _release_prefill(batch, lanes, request, tokens, lanes[alone])
+
+
+def _preempt_repeated_prefill(batch: Batch, lanes: Ints) -> None:
+    queue = batch.queue
+    request, tokens = queue.put_back_preempted(lanes)
+    alone = queue.preempted_waiting[lanes] == queue.preempted_size[lanes]
+    _release_prefill(batch, lanes, request, tokens, lanes[alone])
+
+
+def _release_prefill(batch: Batch, lanes: Ints, requests: Ints, tokens: Floats, last: Ints) -> None:
+    """Common to both kinds of prefill; `last` are the lanes in which the part-way one was hit: its progress is lost."""
+    batch.decodes.stop_prefill(lanes)
+    batch.memory.preempt_prefill(lanes, blocks_for(tokens, batch.params.block_size_f[lanes]))
+    batch.counts.repeat(last, batch.prefills.lose(last))
+    batch.times.preempt(batch.cells(lanes, requests))
+
+
+def _preempt_decoding(batch: Batch, lanes: Ints) -> None:
+    decodes = batch.decodes
+    index = decodes.youngest(lanes)
+    slot = decodes.slots.ravel()[index]
+    request, tick = request_of(slot), batch.clock.tick[lanes]
+    tokens = batch.requests.total[batch.params.row[lanes] + request] - (end_of(slot) - tick)
+    decodes.preempt(lanes, index, tokens)
+    batch.memory.preempt_decode(lanes, tick, tokens - ONE)
+    batch.queue.put_in_front(lanes, request, tokens)
+    batch.times.preempt(batch.cells(lanes, request))

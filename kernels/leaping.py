@@ -1,0 +1,125 @@
+"""Phase *leap*: steps in which nothing changes but counters, taken together.
+
+A leap ends at the first of: a request finishing; the step before a prefill ends; an arrival that could be admitted; the
+blocks running out; the lines of lines.py changing places. Ending early at any step changes nothing, so a
+bound may be too careful, never too generous.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import itl
+from .arrays import ALL, ONE, ZERO, Bools, Floats, Ints
+from .batch import Batch
+from .lines import Pieces, end_after, step_time_lines, until_arrival
+from .logging_steps import log_leap
+from .prefills import NO_PREFILL
+
+
+def leap(batch: Batch) -> None:
+    """Take as many steps as nothing happens in, possibly none, in every lane."""
+    clock, decodes = batch.clock, batch.decodes
+    decoding, context, now = decodes.decoding, decodes.context, clock.now
+    steps = decodes.next_end - clock.tick
+    busy = decoding > ZERO
+    pieces: Pieces | None = None
+    part_way = busy
+    if batch.budgets:
+        part_way, pieces = _pieces(batch, steps)
+        busy |= part_way
+    if batch.router is not None:
+        busy = batch.due(busy)
+    steps *= busy
+    if pieces is not None:
+        # Most prompts end in their next step: those take no piece.
+        moves = (steps[pieces.lanes] > ZERO).nonzero()[0]
+        pieces = Pieces(pieces.lanes[moves], pieces.tokens[moves])
+
+    first, half, most = step_time_lines(batch, ALL, decoding, context, pieces)
+    if most is not None:
+        np.minimum(steps, most, out=steps)
+    end = end_after(now, first, half, steps)
+
+    arrival = batch.queue.head_arrival
+    stops = (arrival <= end) & busy
+    if batch.reserve:
+        if pieces is not None:
+            stops &= (batch.params.budget > decoding) & ~part_way
+        rows = stops.nonzero()[0]
+        stops[rows] = batch.reserved_memory.fits(rows, batch.queue.head_total[rows])
+    else:
+        stops &= decodes.running < batch.params.max_running
+        if batch.paged:
+            # Blocks only become fewer in a leap: a head that does not fit now will not.
+            stops &= batch.memory.may_fit(batch.queue.head_blocks)
+    if batch.router is not None:
+        arrival = np.minimum(np.where(stops, arrival, np.inf), batch.inflow.horizon)
+        stops = (arrival <= end) & busy
+    rows = stops.nonzero()[0]
+    if rows.size:
+        steps[rows], end[rows] = until_arrival(now[rows], arrival[rows], first[rows], half[rows], steps[rows])
+    if batch.reserve and np.count_nonzero(clock.wakes_now):
+        # A lane that was idle takes its first step whoever else has arrived at that moment.
+        rows = (clock.wakes_now & busy & (steps == 0)).nonzero()[0]
+        steps[rows] = 1
+        end[rows] = end_after(now[rows], first[rows], half[rows], steps[rows])
+        clock.start_steps()
+
+    after = context + steps * decoding
+    if batch.paged:
+        rows = batch.memory.leap(after, steps, batch.budgets)
+        if rows.size:
+            end[rows] = end_after(now[rows], first[rows], half[rows], steps[rows])
+            after[rows] = context[rows] + steps[rows] * decoding[rows]
+    if batch.log is not None:
+        piece = 0.0 if pieces is None else pieces.of_all(decoding.size)
+        log_leap(batch, batch.log, steps, first, half, piece)
+    if batch.keeps_itl:
+        itl.leap(batch, steps, first, half, end)
+
+    clock.leap(end, steps)
+    decodes.leap(after)
+    if pieces is not None and pieces.lanes.size:
+        _process(batch, pieces, steps)
+    if batch.reserve:
+        batch.counts.hold(steps * batch.reserved_memory.reserved)
+
+
+def _pieces(batch: Batch, steps: Floats) -> tuple[Bools, Pieces]:
+    """Lanes that are in the middle of a prompt [L], and the pieces of it that a leap may take: those that do not end
+    it, as the step that does is not part of a leap. Cuts `steps` [L] to them."""
+    prefills = batch.prefills
+    share = batch.params.budget - batch.decodes.decoding
+    part_way = prefills.prefill_left < NO_PREFILL
+    if batch.reserve:
+        part_way &= share > 0  # decodes alone can exceed a chunk budget
+    lanes = part_way.nonzero()[0]
+    tokens = share[lanes]
+    most = np.ceil(prefills.prefill_left[lanes] / np.maximum(tokens, ONE)) - ONE
+    steps[lanes] = np.minimum(steps[lanes], most)
+    return part_way, Pieces(lanes, tokens)
+
+
+def _process(batch: Batch, pieces: Pieces, steps: Floats) -> None:
+    """Count what `steps` [L] steps did."""
+    decodes, counts, lanes = batch.decodes, batch.counts, pieces.lanes
+    taken = steps[lanes]
+    tokens = taken * pieces.tokens
+    batch.prefills.process(lanes, tokens)
+    waiting = taken if batch.reserve else taken * (decodes.running[lanes] - decodes.decoding[lanes])
+    counts.wait_at(lanes, waiting)
+    if batch.paged:
+        counts.hold_at(lanes, taken * batch.memory.prefill_blocks[lanes])
+    if batch.queue.any_preempted:
+        _count_recomputed(batch, lanes, tokens)
+
+
+def _count_recomputed(batch: Batch, lanes: Ints, tokens: Floats) -> None:
+    """Pieces of prompts whose request had been preempted count as recomputed. All [n]."""
+    queue = batch.queue
+    again = queue.preempted_size[lanes] > queue.preempted_waiting[lanes]
+    first = batch.prefills.first_prefill[lanes]
+    seen = ((tokens > 0) & ~again & (queue.preempted_until[lanes] > first)).nonzero()[0]
+    again[seen] = batch.times.preemptions[batch.cells(lanes[seen], first[seen])] > 0
+    batch.counts.recompute(lanes, np.where(again, tokens, 0))

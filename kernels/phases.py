@@ -1,0 +1,126 @@
+"""The table of phases: what one loop of the engine does, for each kind of instance.
+
+Every phase is given the batch, chooses the lanes that it is about, and moves them on. Documents, the benchmark of
+phases and the engine read this table. A new kind of instance is a new row of it, and a kind in rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .admitting import admit, admit_with_kv
+from .batch import Batch
+from .entering import enter_arrived, enter_decode, enter_decode_if_waiting, start_prefills
+from .finishing import finish, finish_before_arrival
+from .finishing_ahead import finish_ahead
+from .growing import grow, grow_apart
+from .leaping import leap
+from .prefilling import (
+    choose_all,
+    choose_within_budget,
+    hand_over_done,
+    hand_over_to_decodes,
+    hand_over_to_lane,
+    prefill_phase,
+)
+from .routing import route
+from .waking import wake
+
+Phase = Callable[[Batch], None]
+
+
+def _always(batch: Batch) -> bool:
+    return True
+
+
+class Step(NamedTuple):
+    """A phase in its place: its name in documents and benchmarks, and whether it could do anything in a batch."""
+
+    name: str
+    phase: Phase
+    needed: Callable[[Batch], bool] = _always
+
+
+# With a router finishes come first in a loop, since what ends at the time of an arrival ends after it.
+_ROUTE = Step("route", route, lambda batch: batch.router is not None)
+_FINISH_BEFORE = Step("finish", finish_before_arrival, lambda batch: batch.router is not None)
+_FINISH = Step("finish", finish, lambda batch: batch.router is None)
+_WAKE = Step("wake", wake)
+# Step logs and times between tokens look at every leap: there every finish takes a loop of its own.
+_FINISH_AHEAD = Step("finish_ahead", finish_ahead, lambda batch: batch.log is None and not batch.keeps_itl)
+_LEAP = Step("leap", leap)
+
+
+def _prefill(hand_over: Callable[..., None]) -> tuple[Step, Step]:
+    """A prefill step with and without a token budget."""
+    return (
+        Step("prefill", prefill_phase(choose_all, hand_over), lambda batch: not batch.budgets),
+        Step("prefill", prefill_phase(choose_within_budget, hand_over), lambda batch: batch.budgets),
+    )
+
+
+PHASES: dict[str, tuple[Step, ...]] = {
+    # mixed, chunked and prefill_first, with blocks or unlimited memory. Lanes of all three share a batch; those under
+    # prefill_first grow after prefill instead: prefill steps neither grow nor decode there.
+    "scheduler": (
+        _ROUTE,
+        _FINISH_BEFORE,
+        _WAKE,
+        Step("grow", grow, lambda batch: batch.paged and batch.any_mixed),
+        Step("admit", admit),
+        *_prefill(hand_over_to_decodes),
+        Step("grow", grow_apart, lambda batch: batch.paged and batch.any_exclusive),
+        _FINISH_AHEAD,
+        _LEAP,
+        _FINISH,
+    ),
+    # Decode instances with blocks: only preempted requests are prefilled, again.
+    "decode": (
+        _ROUTE,
+        _FINISH_BEFORE,
+        _WAKE,
+        Step("grow", grow, lambda batch: batch.paged),
+        Step("admit", admit_with_kv),
+        Step("prefill", prefill_phase(choose_all, hand_over_to_decodes)),
+        _FINISH_AHEAD,
+        _LEAP,
+        _FINISH,
+    ),
+    "colocated, reserved": (
+        _ROUTE,
+        _FINISH_BEFORE,
+        _WAKE,
+        Step("enter_decode", enter_decode_if_waiting),
+        Step("start_prefills", start_prefills),
+        *_prefill(hand_over_to_lane),
+        Step("enter_decode", enter_decode),
+        _FINISH_AHEAD,
+        _LEAP,
+        _FINISH,
+    ),
+    "decode, reserved": (
+        _ROUTE,
+        _FINISH_BEFORE,
+        _WAKE,
+        Step("enter_decode", enter_arrived),
+        _FINISH_AHEAD,
+        _LEAP,
+        _FINISH,
+    ),
+    "prefill": (
+        _ROUTE,
+        _WAKE,
+        Step("start_prefills", start_prefills),
+        Step("prefill", prefill_phase(choose_all, hand_over_done)),
+    ),
+}
+
+
+NAMES = tuple(dict.fromkeys(step.name for steps in PHASES.values() for step in steps))
+"""Of all phases, those of schedulers first."""
+
+
+def steps_of(batch: Batch) -> tuple[Step, ...]:
+    """The phases of a loop over this batch, in order."""
+    return tuple(step for step in PHASES[batch.rules.kind] if step.needed(batch))

@@ -1,0 +1,31 @@
+"""What kind of instance the lanes of a batch are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What kind of instance the lanes of a batch are; each kind has its row of phases (phases.py).
+
+    decode_beside_prefill  steps that prefill decode too (mixed, chunked); False: they do not (prefill_first). Without
+                           reserved memory each lane has its own
+    reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
+    prefills               False: requests come with their KV and their first token (decode instances)
+    decodes                False: requests are done with their first token (prefill instances)
+    """
+
+    decode_beside_prefill: bool = True
+    reserve: bool = False
+    prefills: bool = True
+    decodes: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The row of phases.PHASES."""
+        if not self.decodes:
+            return "prefill"
+        if not self.prefills:
+            return "decode, reserved" if self.reserve else "decode"
+        return "colocated, reserved" if self.reserve else "scheduler"
