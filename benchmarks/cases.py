@@ -66,7 +66,7 @@ class Case:
             return math.nan, math.nan
         if (self.systems, self.requests) == (of_size(self.kind, 1000), 2000):
             return self.kind.bar, math.nan
-        if self.kind.build != "Lane":
+        if self.kind.build != "Scheduler":
             return math.nan, math.nan
         if self.systems == 50:
             return math.nan, 30_000.0
@@ -102,9 +102,9 @@ def _schedulers() -> Iterator[Kind]:
             options = {"step": STEP, "policy": policy, "max_running": 128, "block_size": 16, "num_blocks": blocks}
             if policy == "chunked":
                 options["token_budget"] = 512
-            yield Kind(f"{policy} {memory}", "Lane", options, capacity[policy][tight], bar)
+            yield Kind(f"{policy} {memory}", "Scheduler", options, capacity[policy][tight], bar)
             if memory == "roomy" and (TRACES / TRACE).exists():
-                yield Kind(f"{policy} azure", "Lane", options, capacity[policy][tight] / 3, trace=True)
+                yield Kind(f"{policy} azure", "Scheduler", options, capacity[policy][tight] / 3, trace=True)
 
 
 def _systems() -> Iterator[Kind]:

@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from servesweep import SLO, Lane, Result, attainment, find_goodput, max_rate
+from servesweep import SLO, Result, Scheduler, attainment, find_goodput, max_rate
 from servesweep.goodput.options import GoodputOptions
 from servesweep.goodput.search import searched_plan
 from servesweep.serving.reference_answers import answer
@@ -47,12 +47,12 @@ def experiment(requests: int) -> dict[str, object]:
     }
 
 
-def bisected_by_reference(lane: Lane) -> float:
+def bisected_by_reference(scheduler: Scheduler) -> float:
     """The answer of one configuration, a scalar simulation a rate."""
-    work = lane.workload
+    work = scheduler.workload
 
     def run(rate: float) -> float:
-        done = answer(replace(lane, rate=rate))
+        done = answer(replace(scheduler, rate=rate))
         first, finish = ([getattr(seq, name) for seq in done] for name in ("first_token", "finish"))
         result = Result(work.arrival_s / rate, work.prompt_tokens, work.output_tokens, first, finish)
         return attainment(result, slo=LIMITS)

@@ -74,7 +74,7 @@ from servesweep.serving.timelines import timeline
 step = ss.StepModel(ss.model("llama-3.1-8b"), ss.chip("h100-sxm"))
 some = ss.conversation_workload(60, rate=14.0)
 for policy, options in {"prefill_first": {}, "chunked": {"token_budget": 1024}}.items():
-    lane = ss.Lane(some, step, policy, max_running=256, block_size=16, **options)
+    lane = ss.Scheduler(some, step, policy=policy, max_running=256, block_size=16, **options)
     plots.gantt(timeline(lane), begin=1.0, end=3.0, most=25).set_xlabel(f"{policy}: time (s)")
 ```""",
     """\

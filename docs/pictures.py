@@ -24,7 +24,14 @@ def draw_examples(folder: Path) -> None:
 def draw_cell(folder: Path) -> None:
     """Some seconds of a cell of the quickstart that preempts."""
     step = servesweep.StepModel(servesweep.model("llama-3.1-8b"), servesweep.chip("h100-sxm"), mem_reserve=0.77)
-    lane = servesweep.Lane(servesweep.conversation_workload(2000, rate=8.0), step, "chunked", 256, 16, token_budget=512)
+    lane = servesweep.Scheduler(
+        servesweep.conversation_workload(2000, rate=8.0),
+        step,
+        policy="chunked",
+        max_running=256,
+        block_size=16,
+        token_budget=512,
+    )
     figure = plots.timeline_figure(timeline(lane), begin=29.0, end=32.5, most=32)
     save(figure, None, folder, "timeline", ["png"])
 

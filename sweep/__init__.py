@@ -7,96 +7,254 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .experiment.tables import ConfigError
+    from . import plots as plots
+    from .experiment.reader import load_experiment, ready_experiments
+    from .experiment.tables import ConfigError, Experiment
     from .goodput.options import GoodputOptions
     from .goodput.placement import Placement, find_placement
     from .goodput.search import Goodput, SearchInterrupted, SearchStopped, find_goodput
+    from .goodput.splits import Parallelism, Split
     from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
     from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
     from .hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
     from .measures.instances import InstanceFacts
+    from .measures.latencies import MetricName
     from .measures.metrics import attainment, max_rate, percentile
-    from .measures.result import LaneResults, Result
+    from .measures.result import EarlyStopOutcome, Result, StepColumns, SystemResults
     from .measures.slo import SLO
+    from .runner.execution import BackendName
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
-    from .serving.routers import ROUTERS
+    from .serving.early_stop import EarlyStopCriterion, EarlyStopRequest
+    from .serving.orders import ORDERS, OrderName
+    from .serving.policies import MEMORIES, POLICIES, MemoryName, PolicyName
+    from .serving.routers import ROUTERS, RouterName
     from .serving.run import run_systems
-    from .serving.run_one import run_colocated, run_decode_only, run_disaggregated, run_prefill_only
-    from .serving.scheduler import Lane, run_lanes, run_scheduler
-    from .serving.systems import (
-        Colocated,
-        DecodeOnly,
-        Disaggregated,
-        PrefillOnly,
+    from .serving.run_one import (
+        OnReject,
+        SchedulerMemoryName,
+        run_colocated,
+        run_decode_only,
+        run_disaggregated,
+        run_prefill_only,
+        run_scheduler,
     )
+    from .serving.scheduler import Scheduler, run_schedulers
+    from .serving.system import System
+    from .serving.system_kinds import SYSTEMS, SystemName
+    from .serving.systems import Colocated, DecodeMemoryName, DecodeOnly, Disaggregated, PrefillOnly
+    from .serving.timelines import Segment, SegmentKind, Timeline, timeline, timeline_of_requests
     from .serving.whole_steps import Request, simulate
-    from .tables.reading import load
+    from .tables.reading import TableName, load
     from .workloads.conversation import conversation_workload
-    from .workloads.traces import load_trace, read_trace
-    from .workloads.workload import LognormalLen, Workload, lognormal_len, make_workload
+    from .workloads.trace_formats import FormatName
+    from .workloads.traces import OnBad, TraceReport, load_trace, read_trace
+    from .workloads.workload import ArrivalsName, LognormalLen, Workload, lognormal_len, make_workload
 
 _MODULES = {
-    "hardware.catalogue": ("chip", "chip_names", "link", "link_names", "model", "model_names"),
-    "experiment.tables": ("ConfigError",),
+    "experiment.reader": (
+        "load_experiment",
+        "ready_experiments",
+    ),
+    "experiment.tables": (
+        "ConfigError",
+        "Experiment",
+    ),
     "goodput.options": ("GoodputOptions",),
-    "goodput.search": ("Goodput", "SearchInterrupted", "SearchStopped", "find_goodput"),
-    "runner.run": ("Interrupted", "Run", "RunStopped"),
-    "hardware.parts": ("IB_NDR", "NVLINK_4", "Chip", "Link", "Model"),
-    "measures.metrics": ("attainment", "max_rate", "percentile"),
-    "goodput.placement": ("Placement", "find_placement"),
-    "serving.whole_steps": ("Request", "simulate"),
+    "goodput.placement": (
+        "Placement",
+        "find_placement",
+    ),
+    "goodput.search": (
+        "Goodput",
+        "SearchInterrupted",
+        "SearchStopped",
+        "find_goodput",
+    ),
+    "goodput.splits": (
+        "Parallelism",
+        "Split",
+    ),
+    "hardware.catalogue": (
+        "chip",
+        "chip_names",
+        "link",
+        "link_names",
+        "model",
+        "model_names",
+    ),
+    "hardware.parts": (
+        "IB_NDR",
+        "NVLINK_4",
+        "Chip",
+        "Link",
+        "Model",
+    ),
+    "hardware.step_times": (
+        "ConstantStepTime",
+        "StepModel",
+        "kv_transfer_time",
+    ),
     "measures.instances": ("InstanceFacts",),
-    "measures.result": ("LaneResults", "Result"),
+    "measures.latencies": ("MetricName",),
+    "measures.metrics": (
+        "attainment",
+        "max_rate",
+        "percentile",
+    ),
+    "measures.result": (
+        "EarlyStopOutcome",
+        "Result",
+        "StepColumns",
+        "SystemResults",
+    ),
     "measures.slo": ("SLO",),
-    "runner.runner": ("iter_run", "run_grid"),
-    "workloads.conversation": ("conversation_workload",),
+    "runner.execution": ("BackendName",),
+    "runner.run": (
+        "Interrupted",
+        "Run",
+        "RunStopped",
+    ),
+    "runner.runner": (
+        "iter_run",
+        "run_grid",
+    ),
+    "serving.early_stop": (
+        "EarlyStopCriterion",
+        "EarlyStopRequest",
+    ),
+    "serving.orders": (
+        "ORDERS",
+        "OrderName",
+    ),
+    "serving.policies": (
+        "MEMORIES",
+        "POLICIES",
+        "MemoryName",
+        "PolicyName",
+    ),
+    "serving.routers": (
+        "ROUTERS",
+        "RouterName",
+    ),
     "serving.run": ("run_systems",),
-    "serving.scheduler": ("Lane", "run_lanes", "run_scheduler"),
-    "serving.routers": ("ROUTERS",),
-    "hardware.step_times": ("ConstantStepTime", "StepModel", "kv_transfer_time"),
+    "serving.run_one": (
+        "OnReject",
+        "SchedulerMemoryName",
+        "run_colocated",
+        "run_decode_only",
+        "run_disaggregated",
+        "run_prefill_only",
+        "run_scheduler",
+    ),
+    "serving.scheduler": (
+        "Scheduler",
+        "run_schedulers",
+    ),
+    "serving.system": ("System",),
+    "serving.system_kinds": (
+        "SYSTEMS",
+        "SystemName",
+    ),
     "serving.systems": (
         "Colocated",
+        "DecodeMemoryName",
         "DecodeOnly",
         "Disaggregated",
         "PrefillOnly",
     ),
-    "tables.reading": ("load",),
-    "serving.run_one": ("run_colocated", "run_decode_only", "run_disaggregated", "run_prefill_only"),
-    "workloads.traces": ("load_trace", "read_trace"),
-    "workloads.workload": ("LognormalLen", "Workload", "lognormal_len", "make_workload"),
+    "serving.timelines": (
+        "Segment",
+        "SegmentKind",
+        "Timeline",
+        "timeline",
+        "timeline_of_requests",
+    ),
+    "serving.whole_steps": (
+        "Request",
+        "simulate",
+    ),
+    "tables.reading": (
+        "TableName",
+        "load",
+    ),
+    "workloads.conversation": ("conversation_workload",),
+    "workloads.trace_formats": ("FormatName",),
+    "workloads.traces": (
+        "OnBad",
+        "TraceReport",
+        "load_trace",
+        "read_trace",
+    ),
+    "workloads.workload": (
+        "ArrivalsName",
+        "LognormalLen",
+        "Workload",
+        "lognormal_len",
+        "make_workload",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "IB_NDR",
+    "MEMORIES",
     "NVLINK_4",
+    "ORDERS",
+    "POLICIES",
     "ROUTERS",
     "SLO",
+    "SYSTEMS",
+    "ArrivalsName",
+    "BackendName",
     "Chip",
     "Colocated",
     "ConfigError",
     "ConstantStepTime",
+    "DecodeMemoryName",
     "DecodeOnly",
     "Disaggregated",
+    "EarlyStopCriterion",
+    "EarlyStopOutcome",
+    "EarlyStopRequest",
+    "Experiment",
+    "FormatName",
     "Goodput",
     "GoodputOptions",
     "InstanceFacts",
     "Interrupted",
-    "Lane",
-    "LaneResults",
     "Link",
     "LognormalLen",
+    "MemoryName",
+    "MetricName",
     "Model",
+    "OnBad",
+    "OnReject",
+    "OrderName",
+    "Parallelism",
     "Placement",
+    "PolicyName",
     "PrefillOnly",
     "Request",
     "Result",
+    "RouterName",
     "Run",
     "RunStopped",
+    "Scheduler",
+    "SchedulerMemoryName",
     "SearchInterrupted",
     "SearchStopped",
+    "Segment",
+    "SegmentKind",
+    "Split",
+    "StepColumns",
     "StepModel",
+    "System",
+    "SystemName",
+    "SystemResults",
+    "TableName",
+    "Timeline",
+    "TraceReport",
     "Workload",
     "attainment",
     "chip",
@@ -109,6 +267,7 @@ __all__ = [
     "link",
     "link_names",
     "load",
+    "load_experiment",
     "load_trace",
     "lognormal_len",
     "make_workload",
@@ -116,16 +275,20 @@ __all__ = [
     "model",
     "model_names",
     "percentile",
+    "plots",
     "read_trace",
+    "ready_experiments",
     "run_colocated",
     "run_decode_only",
     "run_disaggregated",
     "run_grid",
-    "run_lanes",
     "run_prefill_only",
     "run_scheduler",
+    "run_schedulers",
     "run_systems",
     "simulate",
+    "timeline",
+    "timeline_of_requests",
 ]
 
 
@@ -134,6 +297,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("servesweep")
+    if name == "plots":
+        return importlib.import_module(".plots", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)

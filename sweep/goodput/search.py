@@ -25,7 +25,7 @@ from ..runner.directory import environment, output_directory, prepare_directory,
 from ..runner.execution import choose_workers
 from ..runner.progress import Progress, Silent
 from ..runner.tasks import TaskResult, make_task
-from ..serving.early_stop import Criterion
+from ..serving.early_stop import EarlyStopCriterion
 from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES
 from .options import NO_SLO, GoodputOptions
 from .searches import Searches
@@ -230,7 +230,7 @@ def search_plan(
     checks.whether("progress", progress)
     directory = prepare_directory(output_directory(plan.experiment, out), GOODPUT_FILES)
     slo = plan.experiment.slo
-    criterion = Criterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
+    criterion = EarlyStopCriterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
     searches = Searches(plan, options.start(), criterion, options.tables())
     wanted = searches.wanted(max_batch_cells, look_ahead)
     first = searches.probe_plan(wanted)

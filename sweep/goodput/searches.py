@@ -15,7 +15,7 @@ from ..measures.intervals import wilson_interval
 from ..measures.slo import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Stopping, TaskResult
-from ..serving.early_stop import Criterion
+from ..serving.early_stop import EarlyStopCriterion
 from ..tables.filenames import table_file
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
 from .expected_rate import averages, rate_by_averages
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 class Searches:
     """The searches of a plan's feasible cells, by position in the plan, and every probe so far."""
 
-    def __init__(self, plan: Plan, start: Search, criterion: Criterion, facts: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, start: Search, criterion: EarlyStopCriterion, facts: Mapping[str, Any]) -> None:
         self.plan, self.start, self.criterion, self.facts = plan, start, criterion, facts
         self.target = criterion.target
         self.states = dict.fromkeys(plan.feasible, start)

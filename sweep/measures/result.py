@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+StepColumns = dict[str, npt.NDArray[Any]]
+"""The steps of a system, a row a step: start_s, end_s (seconds), running (requests), emitted, tokens (processed),
+blocks_used; with several instances also instance, and with prefill and decode instances role (0: prefill, 1: decode).
+"""
+
+
 class Result:
     """The outcome of one run; entry i of every array belongs to request i of the workload.
 
@@ -257,7 +263,7 @@ class EarlyStopOutcome:
 
 
 @dataclass
-class LaneResults:
+class SystemResults:
     """Outcomes of many systems; request i of one is request i of its workload, places behind a shorter workload are
     padding.
 
@@ -288,7 +294,7 @@ class LaneResults:
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
     itl_counts: Floats | None = None  # [C, kernels.itl_bins.BINS] times between tokens of all requests, by length
     early_stop: EarlyStopOutcome | None = None  # where systems could be stopped early
-    step_logs: dict[int, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    step_logs: dict[int, StepColumns] = field(default_factory=dict)  # by place of the system
 
     def result(self, system: int) -> Result:
         """The outcome of one system."""

@@ -18,10 +18,11 @@ import numpy as np
 
 from ..hardware.catalogue import chip, model
 from ..hardware.step_times import StepModel
-from ..serving.policies import DEFAULTS, POLICIES
+from ..serving.policies import DEFAULTS, POLICIES, PolicyName
 from ..serving.reference_answers import answer, disagreement
 from ..serving.run import run_systems
-from ..serving.scheduler import Lane, run_scheduler
+from ..serving.run_one import run_scheduler
+from ..serving.scheduler import Scheduler
 from ..serving.system import System
 from ..serving.systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
 from ..serving.whole_steps import Request, simulate
@@ -105,7 +106,7 @@ def _every_scheduler() -> str | None:
     for policy, options in _POLICIES.items():
         for memory in memories:
             name = f"{policy}, {memory or 'unlimited memory'}"
-            systems[name] = Lane(workload, step, policy, max_running=64, **memory, **options)
+            systems[name] = Scheduler(workload, step, policy=policy, max_running=64, **memory, **options)
     return _as_the_reference(systems)
 
 
@@ -116,13 +117,13 @@ def _every_system() -> str | None:
     return _as_the_reference(
         {
             **{
-                f"colocated, {row.name}": Colocated(workload, step, 2, row.name)
+                f"colocated, {row.name}": Colocated(workload, step, n_instances=2, policy=row.name)
                 for row in POLICIES.values()
                 if "reserve" in row.memories
             },
-            "disaggregated": Disaggregated(workload, step, step, 2, 2),
-            "prefill_only": PrefillOnly(workload, step, 2),
-            "decode_only": DecodeOnly(workload, step, 2),
+            "disaggregated": Disaggregated(workload, step, step, n_prefill=2, n_decode=2),
+            "prefill_only": PrefillOnly(workload, step, n_instances=2),
+            "decode_only": DecodeOnly(workload, step, n_instances=2),
         }
     )
 
@@ -169,7 +170,7 @@ def _sweep() -> str | None:
     return None if content[0] == content[1] else "one process and two workers give different tables"
 
 
-_POLICIES: dict[str, dict[str, Any]] = {
+_POLICIES: dict[PolicyName, dict[str, Any]] = {
     row.name: {name: DEFAULTS[name] for name in row.options["paged"]} for row in POLICIES.values()
 }
 WORKED_EXAMPLES: list[tuple[list[tuple[str, int, int, int]], dict[str, Any], dict[str, tuple[int, int, int]]]] = [

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ..measures.columns import MEASURES, measures
 from ..measures.instances import ROLES, instance_columns
-from ..measures.result import EarlyStopOutcome, LaneResults, Result
+from ..measures.result import EarlyStopOutcome, Result, SystemResults
 from ..measures.slo import SLOS
-from ..serving.early_stop import Criterion, EarlyStopRequest
+from ..serving.early_stop import EarlyStopCriterion, EarlyStopRequest
 from ..serving.run import run_systems
 
 if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
@@ -32,7 +32,7 @@ class Stopping:
     """What cells are measured by in a search, and which, by position, end when it is certain that they pass, or
     fail."""
 
-    criterion: Criterion
+    criterion: EarlyStopCriterion
     on_pass: Set[int]
     on_fail: Set[int]
 
@@ -152,9 +152,9 @@ def _result_of(task: Task) -> TaskResult:
 
 def _simulate(task: Task) -> TaskResult:
     logged = [place for place, keep in enumerate(task.keep_steps) if keep]
-    gaps = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
+    itl = any(slo["itl_max_slo_s"] is not None for slo in task.slos)
     limits = {name: np.array([slo[f"{name}_slo_s"] for slo in task.slos], np.float64) for name in SLOS}
-    results = run_systems(task.systems, step_log=logged, gaps=gaps, early_stop=_early_stop(task, limits))
+    results = run_systems(task.systems, step_log=logged, itl=itl, early_stop=_early_stop(task, limits))
     found = measures(
         results,
         limits=limits,
@@ -204,7 +204,7 @@ def _stopped(
     return {task.positions[row]: (float(outcome.low[row]), float(outcome.high[row])) for row in rows}
 
 
-def _steps(results: LaneResults, place: int) -> dict[str, NDArray[Any]]:
+def _steps(results: SystemResults, place: int) -> dict[str, NDArray[Any]]:
     """The log of the steps of a system, by column of the steps table; roles are places in `ROLES`."""
     log = dict(results.step_logs[place])
     first = int((results.instances.system == place).argmax())

@@ -31,7 +31,7 @@ _AT_A_TIME = 64  # requests of a system that are looked at together
 
 
 @dataclass(frozen=True)
-class Criterion:
+class EarlyStopCriterion:
     """What a system is measured by.
 
     target             share of the window's requests that must meet the SLOs
@@ -53,7 +53,7 @@ class EarlyStopRequest:
     on_pass, on_fail   [C] whether to stop a system that is certain to pass, or to fail
     """
 
-    criterion: Criterion
+    criterion: EarlyStopCriterion
     limits: Mapping[str, Floats]
     on_pass: Bools
     on_fail: Bools
@@ -74,7 +74,7 @@ class QueueWindow:
     too_few   no more than so many meet them when it fails beyond chance; -1 where it cannot
     """
 
-    def __init__(self, queue: Queue, workload: Workload, stretch: float, criterion: Criterion) -> None:
+    def __init__(self, queue: Queue, workload: Workload, stretch: float, criterion: EarlyStopCriterion) -> None:
         n = len(workload)
         first = int(n * criterion.warmup)
         end = n - int(n * criterion.cooldown)

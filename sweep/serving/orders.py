@@ -35,7 +35,7 @@ class Order:
         The workload must have priorities.
     """
 
-    name: str
+    name: OrderName
     meaning: str
     key: Callable[[Queue], Ints] | None = None
     ages: bool = False
@@ -64,7 +64,7 @@ ORDERS: dict[str, Order] = {
         Order("priority", "the smallest priority first", _priority, needs_priority=True),
     )
 }
-DEFAULT_ORDER = "arrival"
+DEFAULT_ORDER: OrderName = "arrival"
 
 
 def check_order(order: str, max_wait_s: float | None, workload: Workload) -> None:

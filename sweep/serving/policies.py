@@ -39,7 +39,7 @@ class Policy:
         The memories that it can have, and under each the options that are its own.
     """
 
-    name: str
+    name: PolicyName
     meaning: str
     mixes_prefill: bool
     options: Mapping[str, tuple[str, ...]]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..arrays import Ints
 from ..measures.instances import InstanceFacts
-from ..measures.result import LaneResults
+from ..measures.result import SystemResults
 from ..workloads.workload import Workload
 from .queue import Queue
 from .system import System
@@ -60,7 +60,7 @@ class Queues:
             self.of_system[i] = known[key, limit, stretch, skips]
         self.in_order = all(queue.in_order for queue in self.queues)
 
-    def empty_results(self) -> LaneResults:
+    def empty_results(self) -> SystemResults:
         """Results of systems in which nothing has happened, but for requests that need no instance."""
         systems = self.systems
         count = np.array([len(system.workload) for system in systems], np.int64)
@@ -95,7 +95,7 @@ class Queues:
             done = left_out & (output == 1) & skips[:, None] & fits
             left_out = left_out & ~done
             first = np.where(done, arrival, np.nan)
-        return LaneResults(
+        return SystemResults(
             n_requests=count,
             arrival_s=arrival,
             prompt_tokens=rows([w.prompt_tokens for w in self.workloads], 0),

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from .reference_queue import ORDERS, Queue, RequestState
 
-__all__ = ["ORDERS", "POLICIES", "Observer", "RequestState", "Scheduler", "Step", "fits_alone", "reject", "schedule"]
+__all__ = [
+    "ORDERS",
+    "POLICIES",
+    "Observer",
+    "ReferenceScheduler",
+    "RequestState",
+    "Step",
+    "fits_alone",
+    "reject",
+    "schedule",
+]
 
 StepTime = Callable[[int, int, int, int], float]  # (decoding, context, prefill tokens, attention pairs) -> duration
 
@@ -53,14 +63,14 @@ class Observer:
 # How a step is made up: each says who takes part
 
 
-def decodes_and_prefills(scheduler: "Scheduler") -> list[RequestState]:
+def decodes_and_prefills(scheduler: "ReferenceScheduler") -> list[RequestState]:
     """Grow, admit, and all that run take part; a token budget, if there is one, splits prompts."""
     scheduler.grow()
     scheduler.admit()
     return scheduler.running
 
 
-def prefills_or_decodes(scheduler: "Scheduler") -> list[RequestState]:
+def prefills_or_decodes(scheduler: "ReferenceScheduler") -> list[RequestState]:
     """Those admitted now and nobody else; if nobody is, all grow and decode."""
     admitted = scheduler.admit()
     if admitted:
@@ -69,7 +79,7 @@ def prefills_or_decodes(scheduler: "Scheduler") -> list[RequestState]:
     return scheduler.running
 
 
-POLICIES: dict[str, Callable[["Scheduler"], list[RequestState]]] = {
+POLICIES: dict[str, Callable[["ReferenceScheduler"], list[RequestState]]] = {
     "mixed": decodes_and_prefills,
     "chunked": decodes_and_prefills,
     "prefill_first": prefills_or_decodes,
@@ -77,7 +87,7 @@ POLICIES: dict[str, Callable[["Scheduler"], list[RequestState]]] = {
 MAX_TOKENS: dict[str, float] = {"prefill_first": 4096}  # default of a policy; elsewhere all that fit are admitted
 
 
-class Scheduler:
+class ReferenceScheduler:
     """One instance. Loop over `boundaries()`, which pauses before each step, to run it.
 
     Parameters
@@ -127,7 +137,7 @@ class Scheduler:
         self.busy_s = 0.0
         assert all(fits_alone(request, block_size, num_blocks) for request in self.arriving)
 
-    def boundaries(self) -> Iterator["Scheduler"]:
+    def boundaries(self) -> Iterator["ReferenceScheduler"]:
         """Yield before each step, with the clock at its beginning and all that it can see in `waiting`."""
         while self.running or self.waiting or self.arriving:
             if not self.running and not self.waiting:
@@ -283,14 +293,14 @@ def schedule(
     *,
     priorities: Sequence[int] | None = None,
     **options: Any,
-) -> tuple[Scheduler, list[RequestState]]:
-    """Serve a workload, whose columns have one entry a request; the options are those of Scheduler.
+) -> tuple[ReferenceScheduler, list[RequestState]]:
+    """Serve a workload, whose columns have one entry a request; the options are those of ReferenceScheduler.
 
     Returns the scheduler when all is done, and the requests as given; who can never fit has the status "rejected".
     """
     columns = zip(arrivals, prompts, outputs, priorities or [0] * len(arrivals), strict=True)
     requests = [RequestState(i, *row) for i, row in enumerate(columns)]
     served = reject(requests, options.get("block_size"), options.get("num_blocks"))
-    scheduler = Scheduler(served, step_time, **options)
+    scheduler = ReferenceScheduler(served, step_time, **options)
     deque(scheduler.boundaries(), maxlen=0)
     return scheduler, requests

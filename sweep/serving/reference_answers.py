@@ -14,7 +14,7 @@ from ..workloads.workload import Workload
 from .reference import Observer, RequestState, schedule
 from .reference_steps import ConstantTimes, StepTimes
 from .reference_systems import ROUTERS, run_system
-from .scheduler import Lane
+from .scheduler import Scheduler
 from .system import System
 from .system_kinds import SYSTEMS
 from .systems import Colocated
@@ -77,18 +77,16 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     return requests
 
 
-def one_scheduler(system: System) -> Lane | None:
+def one_scheduler(system: System) -> Scheduler | None:
     """The one scheduler that a system is, if it is one."""
-    if isinstance(system, Lane):
+    if isinstance(system, Scheduler):
         return system
-    if isinstance(system, Colocated) and system.n_instances == 1 and system.max_running is not None:
-        sizes = (system.max_running, system.block_size, system.num_blocks, system.token_budget, system.max_tokens)
-        order: dict[str, Any] = {"order": system.order, "max_wait_s": system.max_wait_s}
-        return Lane(system.workload, system.step, system.policy, *sizes, rate=system.rate, **order)
+    if isinstance(system, Colocated) and system.n_instances == 1:
+        return system.scheduler()
     return None
 
 
-def limits(scheduler: Lane) -> dict[str, Any]:
+def limits(scheduler: Scheduler) -> dict[str, Any]:
     """A scheduler's options and priorities, in the words of the reference's `schedule`."""
     return {**_options(scheduler, "step"), "priorities": _priorities(scheduler.workload)}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from .reference import Observer, RequestState, Scheduler
+from .reference import Observer, ReferenceScheduler, RequestState
 from .reference_queue import Queue
 from .reference_steps import ConstantTimes, StepTimes
 
@@ -294,7 +294,7 @@ RESERVED_POLICIES: dict[str, Callable[[ColocatedInstance, float], float | None]]
 }
 
 
-class DecodeScheduler(Scheduler):
+class DecodeScheduler(ReferenceScheduler):
     """Requests come with their KV, so they decode at once; the preempted rebuild it by a prefill."""
 
     def admit(self) -> list[RequestState]:
@@ -308,7 +308,7 @@ class DecodeScheduler(Scheduler):
 class SchedulerUnit(Unit):
     """A scheduler, which works a whole step out when it begins."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: ReferenceScheduler) -> None:
         super().__init__()
         self.scheduler = scheduler
 

@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .reference import Observer, RequestState, Scheduler, reject
+from .reference import Observer, ReferenceScheduler, RequestState, reject
 from .reference_instances import (
     ColocatedInstance,
     DecodeScheduler,
@@ -168,7 +168,10 @@ def run_system(
             limits["max_tokens"] = max_tokens
         arriving = reject(arriving, limits.get("block_size"), limits.get("num_blocks"))
         return requests, stage(
-            0, "colocated", counts[0], lambda: [SchedulerUnit(Scheduler([], step.mixed, observer=observer, **limits))]
+            0,
+            "colocated",
+            counts[0],
+            lambda: [SchedulerUnit(ReferenceScheduler([], step.mixed, observer=observer, **limits))],
         )
 
     apart = system == "disaggregated"

@@ -38,7 +38,7 @@ class Router:
         It looks at nothing: the requests of each instance are known before the run.
     """
 
-    name: str
+    name: RouterName
     meaning: str
     rule: int
     draw: Draw | None = None
@@ -90,4 +90,4 @@ ROUTERS: dict[str, Router] = {
         Router("power_of_two", "the better of two drawn at random", POWER_OF_TWO, _two, seeded=True),
     )
 }
-DEFAULT_ROUTER = "least_loaded"
+DEFAULT_ROUTER: RouterName = "least_loaded"

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import checks
 from ..arrays import Floats, Ints
 from ..measures.instances import InstanceFacts
-from ..measures.result import EarlyStopOutcome, LaneResults
+from ..measures.result import EarlyStopOutcome, SystemResults
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .queue import Queue
 from .queues import Queues
@@ -26,26 +27,44 @@ def run_systems(
     systems: Sequence[System],
     *,
     step_log: Sequence[int] = (),
-    gaps: bool = False,
+    itl: bool = False,
     early_stop: EarlyStopRequest | None = None,
-) -> LaneResults:
-    """Simulate all systems together; the outcome of each is what it is alone, to the last bit.
+) -> SystemResults:
+    """Simulate many systems together; the outcome of each is what it is alone, to the last bit.
 
-    `gaps`: keep the times between tokens of requests, LaneResults.itl_max_s and itl_counts; it costs time.
-    `step_log` names systems whose steps are written out: LaneResults.step_logs maps each to columns start_s, end_s,
-    running, emitted, tokens, blocks_used with one row a step; with several instances also instance, and with prefill
-    and decode instances role (0: prefill, 1: decode). Requests that can never fit are rejected. `early_stop` stops
-    those systems whose SLO attainment is certain to be enough, or not to be: LaneResults.early_stop.
+    Requests that can never fit are rejected.
+
+    Parameters
+    ----------
+    systems
+        C of them, of any kinds: `Scheduler`, `Colocated`, `Disaggregated`, `PrefillOnly`, `DecodeOnly`.
+    step_log
+        Places of systems whose steps are written out in `SystemResults.step_logs`.
+    itl
+        Keep the times between tokens of requests, `SystemResults.itl_max_s` and `itl_counts`; it costs time.
+    early_stop
+        Stop systems as soon as it is certain whether enough of their requests meet the SLOs: `SystemResults.early_stop`
+        tells of which. None: all run to their end.
+
+    Returns
+    -------
+    SystemResults
+        Arrays over systems and requests.
+
+    Raises
+    ------
+    ValueError
+        For what is no system, and options out of range.
     """
     if not isinstance(systems, Sequence | np.ndarray):
         raise ValueError(f"systems={systems!r}: must be a list of systems")
     for position, system in enumerate(systems):
         if not isinstance(system, System):
             raise ValueError(
-                f"systems[{position}]={system!r}: must be a Lane, Colocated, Disaggregated, PrefillOnly or DecodeOnly"
+                f"systems[{position}]={system!r}: must be a Scheduler, Colocated, Disaggregated, PrefillOnly or "
+                "DecodeOnly"
             )
-    if not isinstance(gaps, bool):
-        raise ValueError(f"gaps={gaps!r}: must be True or False")
+    checks.whether("itl", itl)
     if not isinstance(step_log, Sequence | np.ndarray):
         raise ValueError(f"step_log={step_log!r}: must be a list of places of systems")
     for place in step_log:
@@ -54,9 +73,9 @@ def run_systems(
     queues = Queues(systems)
     first = first_stages(systems, queues)
     monitors = EarlyStopMonitors(early_stop, systems, queues) if early_stop else None
-    ran = run_stages(first, step_log, gaps=gaps, watch=monitors)
+    ran = run_stages(first, step_log, itl=itl, watch=monitors)
     outcome = monitors.outcome() if monitors else EarlyStopOutcome.none_stopped(len(systems))
-    results = collected(systems, queues, first, ran, step_log=step_log, gaps=gaps, without=outcome.stopped)
+    results = collected(systems, queues, first, ran, step_log=step_log, itl=itl, without=outcome.stopped)
     results.early_stop = None if early_stop is None else outcome
     return results
 
@@ -77,14 +96,14 @@ def collected(
     ran: StageResults,
     *,
     step_log: Sequence[int] = (),
-    gaps: bool = False,
+    itl: bool = False,
     without: npt.NDArray[np.bool_],
-) -> LaneResults:
+) -> SystemResults:
     """What came out of systems whose first stages `ran`, `without` those [C] that were stopped; runs their second
     stages."""
     results = queues.empty_results()
     roles = [system.roles for system in systems]
-    if gaps:
+    if itl:
         results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.itl_counts
     _keep(results, ran, np.arange(len(systems)), queues)
     results.num_blocks[:] = [_blocks(stage) for stage in first]
@@ -93,7 +112,7 @@ def collected(
     facts = [_facts(ran, first, [role[0] for role in roles], np.arange(len(systems)))]
     again = np.array([i for i, role in enumerate(roles) if len(role) > 1], np.int64)
     if again.size:
-        facts.append(_second_stage(systems, again, results, queues, ran, step_log, gaps))
+        facts.append(_second_stage(systems, again, results, queues, ran, step_log, itl))
     results.instances = _joined(facts)
     if results.itl_max_s is not None:
         one = (results.output_tokens == 1) & ~np.isnan(results.finish_s)
@@ -108,7 +127,7 @@ def collected(
     return results
 
 
-def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues) -> None:
+def _keep(results: SystemResults, ran: StageResults, systems: Ints, queues: Queues) -> None:
     """Write the outcome of the first stages into `results`."""
     names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions")}
     if results.itl_max_s is not None:
@@ -126,7 +145,7 @@ def _keep(results: LaneResults, ran: StageResults, systems: Ints, queues: Queues
     _count(results, ran, systems)
 
 
-def _count(results: LaneResults, ran: StageResults, systems: Ints) -> None:
+def _count(results: SystemResults, ran: StageResults, systems: Ints) -> None:
     for name in ("steps", "prefill_tokens", "recomputed_tokens", "busy_s"):
         counted = getattr(results, name)
         counted[systems] += getattr(ran.totals, name).astype(counted.dtype)
@@ -139,11 +158,11 @@ def _count(results: LaneResults, ran: StageResults, systems: Ints) -> None:
 def _second_stage(
     systems: Sequence[System],
     chosen: Ints,
-    results: LaneResults,
+    results: SystemResults,
     queues: Queues,
     before: StageResults,
     step_log: Sequence[int],
-    gaps: bool,
+    itl: bool,
 ) -> InstanceFacts:
     """Send what was prefilled over the link to the decode instances of the systems `chosen`."""
     for name in ("finish_s", "kv_ready_s", "preemptions", "itl_max_s"):
@@ -169,7 +188,7 @@ def _second_stage(
         decode = Queue(ready[order], prompt, output, place, first[order])
         stages.append(system.stage("decode", decode))
     logged = [at for at, i in enumerate(chosen.tolist()) if i in step_log]
-    ran = run_stages(stages, logged, gaps=gaps)
+    ran = run_stages(stages, logged, itl=itl)
     for row, i in enumerate(chosen.tolist()):
         queue = stages[row].queue
         results.finish_s[i, queue.positions] = ran.finish_s[row, : len(queue)]

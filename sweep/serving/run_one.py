@@ -2,45 +2,148 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, get_args
 
 from ..hardware.parts import IB_NDR, Link
 from ..measures.result import Result
 from ..workloads.workload import Workload
-from .policies import DEFAULTS, used_or_none
+from .orders import DEFAULT_ORDER, OrderName
+from .policies import DEFAULTS, SCHEDULED, MemoryName, PolicyName, used_or_none
+from .routers import DEFAULT_ROUTER, RouterName
 from .run import run_systems
-from .system import Step
-from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
+from .scheduler import Scheduler
+from .system import Step, System
+from .systems import Colocated, DecodeMemoryName, DecodeOnly, Disaggregated, PrefillOnly
+
+OnReject = Literal["reject", "error"]
+SchedulerMemoryName = Literal["paged", "unlimited"]
+
+
+def run_scheduler(
+    workload: Workload,
+    step: Step,
+    *,
+    policy: PolicyName,
+    max_running: int,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    token_budget: int | None = None,
+    max_tokens: int = DEFAULTS["max_tokens"],
+    memory: SchedulerMemoryName | None = None,
+    order: OrderName = DEFAULT_ORDER,
+    max_wait_s: float | None = None,
+    on_reject: OnReject = "reject",
+) -> Result:
+    """One instance with a batching policy, paged or unlimited KV memory (docs/scheduler.md).
+
+    Parameters
+    ----------
+    workload, step
+        The N requests, and how long steps take.
+    policy, max_running, block_size, num_blocks, token_budget, order, max_wait_s
+        See `Scheduler`. Each must have an effect.
+    max_tokens
+        Tokens of a prefill batch of "prefill_first"; under another policy any value but the default is an error.
+    memory
+        "paged" or "unlimited". None: paged if `block_size` is given, else unlimited.
+    on_reject
+        What to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`; "error"
+        raises ValueError naming the first of them.
+
+    Returns
+    -------
+    Result
+        Times in seconds, arrays [N] in the order of the workload.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, an option without effect, or with `on_reject="error"` a request that can never fit.
+    """
+    if memory not in (None, *SCHEDULED):
+        raise ValueError(f"memory={memory!r}: must be one of {', '.join(SCHEDULED)}")
+    if memory == "paged" and block_size is None:
+        raise ValueError("block_size=None: paged memory needs a block size")
+    if memory == "unlimited" and block_size is not None:
+        raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
+    scheduler = Scheduler(
+        workload,
+        step,
+        policy=policy,
+        max_running=max_running,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        token_budget=token_budget,
+        max_tokens=used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged"),
+        order=order,
+        max_wait_s=max_wait_s,
+    )
+    return _run(scheduler, on_reject)
 
 
 def run_colocated(
     workload: Workload,
     step: Step,
     n_instances: int = 1,
-    policy: str = "prefill_first",
+    policy: PolicyName = "prefill_first",
     chunk_budget: int = DEFAULTS["chunk_budget"],
     max_tokens: int = DEFAULTS["max_tokens"],
     *,
-    on_reject: str = "reject",
-    **options: Any,
+    memory: MemoryName = "reserve",
+    max_running: int | None = None,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    token_budget: int | None = None,
+    order: OrderName = DEFAULT_ORDER,
+    max_wait_s: float | None = None,
+    router: RouterName = DEFAULT_ROUTER,
+    router_seed: int = 0,
+    rate: float = 1.0,
+    on_reject: OnReject = "reject",
 ) -> Result:
-    """Instances that each prefill and decode; see `Colocated` for the options.
+    """Instances that each prefill and decode, and a router in front of them (docs/systems.md).
 
-    chunk_budget, max_tokens    under a policy or memory that does not use them any value but the default is an error
-    on_reject    what to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`;
-                 "error" raises ValueError naming the first of them
+    Parameters
+    ----------
+    workload, step
+        The N requests, and how long the steps of an instance take.
+    n_instances, policy, memory, max_running, block_size, num_blocks, token_budget, order, max_wait_s
+        See `Colocated`.
+    chunk_budget, max_tokens
+        See `Colocated`; under a policy or memory that does not use them any value but the default is an error.
+    router, router_seed, rate
+        See `Colocated`.
+    on_reject
+        What to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`; "error"
+        raises ValueError naming the first of them.
 
-    All times are in seconds, arrays [N] in the order of the workload.
+    Returns
+    -------
+    Result
+        Times in seconds, arrays [N] in the order of the workload.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, an option without effect, or with `on_reject="error"` a request that can never fit.
     """
-    memory = options.get("memory", "reserve")
     system = Colocated(
         workload,
         step,
-        n_instances,
-        policy,
-        used_or_none("chunk_budget", chunk_budget, policy, memory),
-        used_or_none("max_tokens", max_tokens, policy, memory),
-        **options,
+        n_instances=n_instances,
+        policy=policy,
+        memory=memory,
+        chunk_budget=used_or_none("chunk_budget", chunk_budget, policy, memory),
+        max_tokens=used_or_none("max_tokens", max_tokens, policy, memory),
+        max_running=max_running,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        token_budget=token_budget,
+        order=order,
+        max_wait_s=max_wait_s,
+        router=router,
+        router_seed=router_seed,
+        rate=rate,
     )
     return _run(system, on_reject)
 
@@ -54,39 +157,166 @@ def run_disaggregated(
     link: Link = IB_NDR,
     max_tokens: int = DEFAULTS["max_tokens"],
     *,
-    on_reject: str = "reject",
-    **options: Any,
+    memory: DecodeMemoryName = "reserve",
+    max_running: int | None = None,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    order: OrderName = DEFAULT_ORDER,
+    max_wait_s: float | None = None,
+    router: RouterName = DEFAULT_ROUTER,
+    router_seed: int = 0,
+    rate: float = 1.0,
+    on_reject: OnReject = "reject",
 ) -> Result:
-    """Prefill instances, a link, decode instances; see `Disaggregated` for the options, `run_colocated` for the rest.
+    """Instances that only prefill, a link that the KV crosses, and instances that only decode (docs/systems.md).
 
-    `kv_ready_s` of the result is when a request's KV has crossed the link.
+    Parameters
+    ----------
+    workload, prefill_step, decode_step
+        The N requests, and how long the steps of an instance of each role take.
+    n_prefill, n_decode, link, max_tokens, memory, max_running, block_size, num_blocks, order, max_wait_s
+        See `Disaggregated`.
+    router, router_seed, rate
+        See `Disaggregated`.
+    on_reject
+        As for `run_colocated`.
+
+    Returns
+    -------
+    Result
+        Times in seconds, arrays [N] in the order of the workload; `kv_ready_s` is when a request's KV has crossed the
+        link.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, an option without effect, or with `on_reject="error"` a request that can never fit.
     """
-    parts = (n_prefill, n_decode, link, max_tokens)
-    return _run(Disaggregated(workload, prefill_step, decode_step, *parts, **options), on_reject)
+    system = Disaggregated(
+        workload,
+        prefill_step,
+        decode_step,
+        n_prefill=n_prefill,
+        n_decode=n_decode,
+        link=link,
+        max_tokens=max_tokens,
+        memory=memory,
+        max_running=max_running,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        order=order,
+        max_wait_s=max_wait_s,
+        router=router,
+        router_seed=router_seed,
+        rate=rate,
+    )
+    return _run(system, on_reject)
 
 
 def run_prefill_only(
-    workload: Workload, step: Step, n_instances: int = 1, max_tokens: int = DEFAULTS["max_tokens"], **options: Any
+    workload: Workload,
+    step: Step,
+    n_instances: int = 1,
+    max_tokens: int = DEFAULTS["max_tokens"],
+    *,
+    order: OrderName = DEFAULT_ORDER,
+    max_wait_s: float | None = None,
+    router: RouterName = DEFAULT_ROUTER,
+    router_seed: int = 0,
+    rate: float = 1.0,
 ) -> Result:
-    """Prefill instances alone; see `PrefillOnly`. Requests have a first token and no finish (NaN)."""
-    return _run(PrefillOnly(workload, step, n_instances, max_tokens, **options), "reject")
+    """Prefill instances alone (docs/systems.md).
+
+    Parameters
+    ----------
+    workload, step
+        The N requests, and how long the steps of an instance take.
+    n_instances, max_tokens, order, max_wait_s, router, router_seed, rate
+        See `PrefillOnly`.
+
+    Returns
+    -------
+    Result
+        Times in seconds, arrays [N] in the order of the workload; requests have a first token and no finish (NaN).
+
+    Raises
+    ------
+    ValueError
+        For a value out of range.
+    """
+    system = PrefillOnly(
+        workload,
+        step,
+        n_instances=n_instances,
+        max_tokens=max_tokens,
+        order=order,
+        max_wait_s=max_wait_s,
+        router=router,
+        router_seed=router_seed,
+        rate=rate,
+    )
+    return _run(system, "reject")
 
 
 def run_decode_only(
-    workload: Workload, step: Step, n_instances: int = 1, *, on_reject: str = "reject", **options: Any
+    workload: Workload,
+    step: Step,
+    n_instances: int = 1,
+    *,
+    memory: DecodeMemoryName = "reserve",
+    max_running: int | None = None,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    router: RouterName = DEFAULT_ROUTER,
+    router_seed: int = 0,
+    rate: float = 1.0,
+    on_reject: OnReject = "reject",
 ) -> Result:
-    """Decode instances alone; see `DecodeOnly`. A request's first token is its arrival."""
-    return _run(DecodeOnly(workload, step, n_instances, **options), on_reject)
+    """Decode instances alone; requests arrive with their KV and their first token (docs/systems.md).
+
+    Parameters
+    ----------
+    workload, step
+        The N requests, and how long the steps of an instance take.
+    n_instances, memory, max_running, block_size, num_blocks, router, router_seed, rate
+        See `DecodeOnly`.
+    on_reject
+        As for `run_colocated`.
+
+    Returns
+    -------
+    Result
+        Times in seconds, arrays [N] in the order of the workload; a request's first token is its arrival.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, an option without effect, or with `on_reject="error"` a request that can never fit.
+    """
+    system = DecodeOnly(
+        workload,
+        step,
+        n_instances=n_instances,
+        memory=memory,
+        max_running=max_running,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        router=router,
+        router_seed=router_seed,
+        rate=rate,
+    )
+    return _run(system, on_reject)
 
 
-def _run(system: Colocated | Disaggregated | PrefillOnly | DecodeOnly, on_reject: str) -> Result:
-    if on_reject not in ("reject", "error"):
-        raise ValueError(f"on_reject={on_reject!r}: must be 'reject' or 'error'")
+def _run(system: System, on_reject: OnReject) -> Result:
+    if on_reject not in get_args(OnReject):
+        raise ValueError(f"on_reject={on_reject!r}: must be one of {', '.join(get_args(OnReject))}")
     if on_reject == "error":
         needed = system.workload.prompt_tokens + system.workload.output_tokens - 1
         for position in (needed > system.capacity_tokens).nonzero()[0][:1]:
+            blocks = ", ".join(f"{name}={getattr(system, name, None)}" for name in ("num_blocks", "block_size"))
             raise ValueError(
-                f"request {position} can never fit: its cache grows to {needed[position]} tokens, "
-                f"the blocks of a lane hold {system.capacity_tokens:.0f}"
+                f"request {position} can never fit: its cache grows to {needed[position]} tokens: must be at most "
+                f"{system.capacity_tokens:.0f}, with {blocks}"
             )
     return run_systems([system]).result(0)

@@ -1,13 +1,11 @@
 """Many schedulers at once: one instance each, with paged or unlimited KV memory, on the seconds clock
 (docs/scheduler.md).
-
-`L` is the number of lanes, `N` the number of requests of the longest workload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +14,10 @@ from .. import checks
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine
 from ..kernels.slots import NEVER_FINISHES
-from ..measures.result import LaneResults, Result
+from ..measures.result import SystemResults
 from ..workloads.workload import Workload
-from .orders import DEFAULT_ORDER, check_order
-from .policies import DEFAULTS, SCHEDULED, policy_of, used_or_none
+from .orders import DEFAULT_ORDER, OrderName, check_order
+from .policies import DEFAULTS, SCHEDULED, PolicyName, policy_of
 from .queue import Queue
 from .queues import Queues
 from .run import run_systems
@@ -30,22 +28,41 @@ DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]
 
 
 @dataclass(frozen=True)
-class Lane(CheckedSystem):
-    """One scheduler instance and its traffic: all that decides its outcome.
+class Scheduler(CheckedSystem):
+    """One instance with a batching policy, paged or unlimited KV memory, and its traffic: all that decides its outcome.
 
-    policy        mixed: whole prompts run beside decodes; chunked: the same within `token_budget` tokens a step;
-                  prefill_first: steps either prefill (at most `max_tokens` tokens, at least one request) or decode
-    max_running   most requests that run at a time
-    block_size    tokens of a KV block; None: unlimited memory
-    num_blocks    KV blocks; None: as many as the step model's KV capacity holds
-    token_budget  tokens processed a step, `chunked` only; at least max_running
-    max_tokens    tokens of a prefill batch, `prefill_first` only
-    rate          arrival = workload.arrival_s / rate
-    order         who is admitted next: a name of orders.ORDERS (docs/scheduler.md)
-    max_wait_s    who has waited so long goes first, `shortest_prompt` only
+    The rules are in docs/scheduler.md.
 
-    ValueError names the argument, the value and what is allowed. An option that the policy or the memory does not use
-    is an error.
+    Parameters
+    ----------
+    workload
+        The requests.
+    step
+        How long steps take.
+    policy
+        "mixed": whole prompts run beside decodes; "chunked": the same within `token_budget` tokens a step;
+        "prefill_first": steps either prefill (at most `max_tokens` tokens, at least one request) or decode.
+    max_running
+        Most requests that run at a time.
+    block_size
+        Tokens of a KV block. None: unlimited memory.
+    num_blocks
+        KV blocks. None: as many as the step model's KV capacity holds, where memory is paged.
+    token_budget
+        Tokens processed in a step, at least `max_running`; of "chunked" only, which needs it.
+    max_tokens
+        Tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
+    order
+        Who is admitted next: "arrival", "shortest_prompt" or "priority".
+    max_wait_s
+        Who has waited so many seconds goes first; of "shortest_prompt" only. None: nobody does.
+    rate
+        Arrival = workload.arrival_s / rate.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, and for an option that the policy, the memory or the order does not use.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("colocated",)
@@ -53,15 +70,16 @@ class Lane(CheckedSystem):
 
     workload: Workload
     step: StepModel | ConstantStepTime
-    policy: str
+    _: KW_ONLY
+    policy: PolicyName
     max_running: int
     block_size: int | None = None
     num_blocks: int | None = None
     token_budget: int | None = None
     max_tokens: int | None = None
-    rate: float = 1.0
-    order: str = DEFAULT_ORDER
+    order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_step("step")
@@ -92,7 +110,7 @@ class Lane(CheckedSystem):
             raise ValueError(f"workload: could take {most} steps, must be fewer than {NEVER_FINISHES:.0f}")
 
     def _most_steps(self) -> int:
-        """More steps than the lane can take without preemptions: each emits a token, or is one of a prompt's pieces."""
+        """More steps than it can take without preemptions: each emits a token, or is one of a prompt's pieces."""
         # Under a budget a piece has at least what the most decoding requests leave of it.
         piece = (
             UNLIMITED_TOKENS
@@ -144,64 +162,39 @@ class Lane(CheckedSystem):
         )
 
 
-def run_lanes(lanes: Sequence[Lane], *, step_log: Sequence[int] = ()) -> LaneResults:
-    """`run_systems` for systems that are one scheduler each."""
-    if not isinstance(lanes, Sequence | np.ndarray):
-        raise ValueError(f"lanes={lanes!r}: must be a list of Lanes")
-    for position, lane in enumerate(lanes):
-        if not isinstance(lane, Lane):
-            raise ValueError(f"lanes[{position}]={lane!r}: must be a Lane")
-    return run_systems(lanes, step_log=step_log)
+def run_schedulers(
+    schedulers: Sequence[Scheduler], *, step_log: Sequence[int] = (), itl: bool = False
+) -> SystemResults:
+    """`run_systems` for systems that are one scheduler each.
 
+    Parameters
+    ----------
+    schedulers
+        C of them.
+    step_log, itl
+        As for `run_systems`.
 
-def run_scheduler(
-    workload: Workload,
-    step: StepModel | ConstantStepTime,
-    *,
-    policy: str,
-    max_running: int,
-    block_size: int | None = None,
-    num_blocks: int | None = None,
-    token_budget: int | None = None,
-    max_tokens: int = DEFAULT_MAX_TOKENS,
-    memory: str | None = None,
-    on_reject: str = "reject",
-    order: str = DEFAULT_ORDER,
-    max_wait_s: float | None = None,
-) -> Result:
-    """One instance with the given batching policy; see Lane for the options, which must all have an effect.
+    Returns
+    -------
+    SystemResults
+        What each is alone, to the last bit.
 
-    memory     "paged" or "unlimited"; None: paged if block_size is given, else unlimited
-    max_tokens of `prefill_first`; under another policy any value but the default is an error
-    on_reject  what to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`;
-               "error" raises ValueError naming the first of them
-
-    All times are in seconds, arrays [N] in the order of the workload.
+    Raises
+    ------
+    ValueError
+        For what is no Scheduler, and options out of range.
     """
-    if on_reject not in ("reject", "error"):
-        raise ValueError(f"on_reject={on_reject!r}: must be 'reject' or 'error'")
-    if memory not in (None, *SCHEDULED):
-        raise ValueError(f"memory={memory!r}: must be one of {', '.join(SCHEDULED)}")
-    if memory == "paged" and block_size is None:
-        raise ValueError("block_size=None: paged memory needs a block size")
-    if memory == "unlimited" and block_size is not None:
-        raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
-    batch_tokens = used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged")
-    limits = (block_size, num_blocks, token_budget, batch_tokens)
-    lane = Lane(workload, step, policy, max_running, *limits, order=order, max_wait_s=max_wait_s)
-    if on_reject == "error":
-        needed = workload.prompt_tokens + workload.output_tokens - 1
-        for position in (needed > lane.capacity_tokens).nonzero()[0][:1]:
-            raise ValueError(
-                f"request {position} can never fit: its cache grows to {needed[position]} tokens, "
-                f"num_blocks={lane.num_blocks} of block_size={lane.block_size} hold {lane.capacity_tokens:.0f}"
-            )
-    return run_lanes([lane]).result(0)
+    if not isinstance(schedulers, Sequence | np.ndarray):
+        raise ValueError(f"schedulers={schedulers!r}: must be a list of Schedulers")
+    for position, scheduler in enumerate(schedulers):
+        if not isinstance(scheduler, Scheduler):
+            raise ValueError(f"schedulers[{position}]={scheduler!r}: must be a Scheduler")
+    return run_systems(schedulers, step_log=step_log, itl=itl)
 
 
-def new_engine(lanes: Sequence[Lane]) -> Engine:
-    """The engine of lanes, before its first step; for a look at how it moves."""
-    queues = Queues(lanes)
-    stages = [lane.stage("colocated", queues.queues[queues.of_system[i]]) for i, lane in enumerate(lanes)]
+def new_engine(schedulers: Sequence[Scheduler]) -> Engine:
+    """The engine of schedulers, before its first step; for a look at how it moves."""
+    queues = Queues(schedulers)
+    stages = [one.stage("colocated", queues.queues[queues.of_system[i]]) for i, one in enumerate(schedulers)]
     stages = [replace(stage, rate=rate) for stage, rate in zip(stages, queues.rate.tolist(), strict=True)]
     return StageBatch(stages, routed=False).engine(None)

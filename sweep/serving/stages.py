@@ -100,16 +100,16 @@ def run_stages(
     stages: Sequence[Stage],
     logged: Sequence[int] = (),
     *,
-    gaps: bool = False,
+    itl: bool = False,
     watch: Callable[[StageBatch, Ints], Callable[[Batch], Bools]] | None = None,
 ) -> StageResults:
-    """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `gaps`: keep those between
+    """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `itl`: keep times between
     tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
     runs: dict[tuple[Rules, bool], list[int]] = {}
     for i, stage in enumerate(stages):
         runs.setdefault((stage.kind, stage.routed), []).append(i)
     lanes = sum(stage.instances * stage.lanes for stage in stages)
-    results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, gaps)
+    results = _nothing(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, itl)
     counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
     begins = np.cumsum(counts) - counts
     results.lane_stage = np.repeat(np.arange(len(stages)), counts)
@@ -123,7 +123,7 @@ def run_stages(
         of_run = np.repeat(np.arange(len(members)), own)
         rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
         log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
-        engine = batch.engine(log, gaps)
+        engine = batch.engine(log, itl)
         engine.watch = watch(batch, chosen) if watch else None
         totals = engine.run()
         if engine.watch:
@@ -147,7 +147,7 @@ def run_stages(
     return results
 
 
-def _nothing(stages: int, width: int, lanes: int, gaps: bool) -> StageResults:
+def _nothing(stages: int, width: int, lanes: int, itl: bool) -> StageResults:
     def nan() -> Floats:
         return np.broadcast_to(np.nan, (stages, width))
 
@@ -161,7 +161,7 @@ def _nothing(stages: int, width: int, lanes: int, gaps: bool) -> StageResults:
         np.broadcast_to(np.int32(0), (stages, width)),
         np.broadcast_to(np.int32(0), (stages, width)),
         nan(),
-        np.zeros((stages, BINS * gaps)),
+        np.zeros((stages, BINS * itl)),
         new_totals(0),
         whole(lanes),
         whole(lanes),
@@ -195,7 +195,7 @@ class StageBatch:
         self.queue_of = np.array(queue_of, np.int64)
         self.width = max((len(queue) for queue in self.queues), default=0)
 
-    def engine(self, log: StepLog | None, gaps: bool = False) -> Engine:
+    def engine(self, log: StepLog | None, itl: bool = False) -> Engine:
         """The engine of all lanes, before its first step."""
         per_lane = [self.stages[i] for i in self.stage_of_lane]
         lanes = len(per_lane)
@@ -234,16 +234,16 @@ class StageBatch:
             width = min(_WIDTH, self.width + 4)
             params.row = params.block_row = np.arange(lanes) * width
             params.rate = np.ones(lanes)
-            times = new_request_times(len(self.stages) * self.width, routed=True, itl=gaps)
+            times = new_request_times(len(self.stages) * self.width, routed=True, itl=itl)
             self._first_tokens(times, self.queue_of, np.array([stage.rate for stage in self.stages]))
             rows = self._unrouted(lanes, width)
-            return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, itl=gaps, log=log))
+            return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, itl=itl, log=log))
         pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
         params.block_row = pair_of_lane.ravel() * (self.width + 3)
         rows = self._rows(arrival, prompt, total, pairs)
-        times = new_request_times(lanes * self.width, itl=gaps)
+        times = new_request_times(lanes * self.width, itl=itl)
         self._first_tokens(times, owner, params.rate)
-        return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=gaps, log=log))
+        return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=itl, log=log))
 
     def _first_tokens(self, times: RequestTimes, queue_of: Ints, rate: Floats) -> None:
         """Note the first tokens of requests that come with them, for each row of `times` of a queue and rate."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
+
+SystemName = Literal["colocated", "disaggregated", "prefill_only", "decode_only"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class SystemKind:
         Its class.
     """
 
-    name: str
+    name: SystemName
     meaning: str
     system: type[Colocated | Disaggregated | PrefillOnly | DecodeOnly]
 

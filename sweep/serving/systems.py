@@ -2,65 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import checks
 from ..hardware.parts import IB_NDR, Link
 from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
-from ..kernels.rules import Rules
 from ..workloads.workload import Workload
-from .orders import DEFAULT_ORDER, check_order
-from .policies import DEFAULTS, policy_of
+from .orders import DEFAULT_ORDER, OrderName, check_order
+from .policies import DEFAULTS, MemoryName, PolicyName, policy_of
 from .queue import Queue
-from .routers import DEFAULT_ROUTER
-from .scheduler import DEFAULT_MAX_TOKENS, Lane
-from .stages import UNLIMITED_TOKENS, Stage
-from .system import RoutedSystem, Step, capacity_of, default_num_blocks, streams_of
+from .roles import check_decode_memory, decode_capacity, decode_stage, prefill_stage
+from .routers import DEFAULT_ROUTER, RouterName
+from .scheduler import DEFAULT_MAX_TOKENS, Scheduler
+from .stages import Stage
+from .system import RoutedSystem, Step, capacity_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
 MAX_INSTANCES = 2**20
+DecodeMemoryName = Literal["reserve", "paged"]
 
 
 @dataclass(frozen=True)
 class Colocated(RoutedSystem):
-    """Instances that each prefill and decode.
+    """Instances that each prefill and decode, and a router in front of them.
 
-    memory        reserve: prompt + output tokens are set aside, policies prefill_first and chunked; paged or unlimited:
-                  each instance is a scheduler (see `Lane`), with its policies and options
-    chunk_budget  tokens of a step, `chunked` under reserved memory only; None: 512
-    max_tokens    prompt tokens of a prefill batch, `prefill_first` only; None: 4096
-    max_running, block_size, num_blocks, token_budget    of a scheduler, per instance
-    router, router_seed    which instance a request goes to
-    rate          arrival = workload.arrival_s / rate
-    order, max_wait_s      who is admitted next (docs/scheduler.md); who has waited so long goes first
+    The rules are in docs/systems.md. With `ConstantStepTime`, which knows no KV capacity, reserved memory has no limit.
 
-    With `ConstantStepTime`, which knows no KV capacity, reserved memory has no limit. ValueError names the argument,
-    the value and what is allowed; an option without effect is an error.
+    Parameters
+    ----------
+    workload
+        The requests.
+    step
+        How long the steps of an instance take.
+    n_instances
+        Instances, all alike.
+    policy
+        "prefill_first", "chunked", or without reserved memory "mixed"; see `Scheduler`.
+    memory
+        "reserve": prompt + output tokens are set aside at admission; "paged" or "unlimited": each instance is a
+        `Scheduler` with its policies and options.
+    chunk_budget
+        Tokens of a step, of "chunked" under reserved memory only. None: 512 there.
+    max_tokens
+        Prompt tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
+    max_running, block_size, num_blocks, token_budget
+        Of the `Scheduler` that an instance is, without reserved memory.
+    order, max_wait_s
+        Who is admitted next, see `Scheduler`.
+    router, router_seed
+        Which instance a request goes to: "least_loaded", "least_outstanding", "least_tokens", "round_robin", "random"
+        or "power_of_two", and the seed of the last two.
+    rate
+        Arrival = workload.arrival_s / rate.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, and for an option without effect.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("colocated",)
-    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged", "unlimited")
+    memories: ClassVar[tuple[str, ...]] = get_args(MemoryName)
 
     workload: Workload
     step: Step
+    _: KW_ONLY
     n_instances: int = 1
-    policy: str = "prefill_first"
+    policy: PolicyName = "prefill_first"
+    memory: MemoryName = "reserve"
     chunk_budget: int | None = None
     max_tokens: int | None = None
-    router: str = DEFAULT_ROUTER
-    router_seed: int = 0
-    memory: str = "reserve"
     max_running: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
     token_budget: int | None = None
-    rate: float = 1.0
-    order: str = DEFAULT_ORDER
+    order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
+    router: RouterName = DEFAULT_ROUTER
+    router_seed: int = 0
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_memory(self.memory)
@@ -77,7 +100,7 @@ class Colocated(RoutedSystem):
             if self.max_running is None:
                 raise ValueError(f"max_running=None: must be given under {self.memory} memory")
             for name in ("num_blocks", "token_budget", "max_tokens", "max_running"):
-                self._keep(name, getattr(self._scheduler(), name))
+                self._keep(name, getattr(self.scheduler(), name))
             return
         self._refuse("under reserved memory", "max_running", "block_size", "num_blocks", "token_budget")
         used = policy_of(self.policy, self.memory).options[self.memory]
@@ -90,29 +113,35 @@ class Colocated(RoutedSystem):
             self._whole(name)
         self._check_steps(self.chunk_budget)
 
-    def _scheduler(self) -> Lane:
-        assert self.max_running is not None  # checked on construction
-        options = (self.block_size, self.num_blocks, self.token_budget, self.max_tokens)
-        return Lane(
+    def scheduler(self) -> Scheduler | None:
+        """The scheduler that each of its instances is; None under reserved memory."""
+        if self.memory == "reserve" or self.max_running is None:
+            return None
+        return Scheduler(
             self.workload,
             self.step,
-            self.policy,
-            self.max_running,
-            *options,
-            rate=self.rate,
+            policy=self.policy,
+            max_running=self.max_running,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            token_budget=self.token_budget,
+            max_tokens=self.max_tokens,
             order=self.order,
             max_wait_s=self.max_wait_s,
+            rate=self.rate,
         )
 
     @property
     def capacity_tokens(self) -> float:
         """Tokens of KV blocks of an instance; inf where no request is refused."""
-        return np.inf if self.memory == "reserve" else self._scheduler().capacity_tokens
+        scheduler = self.scheduler()
+        return np.inf if scheduler is None else scheduler.capacity_tokens
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
-        if self.memory != "reserve":
-            return replace(self._scheduler().stage(role, queue), instances=self.n_instances, **self._routing())
+        scheduler = self.scheduler()
+        if scheduler is not None:
+            return replace(scheduler.stage(role, queue), instances=self.n_instances, **self._routing())
         return Stage(
             queue,
             self.step,
@@ -129,12 +158,29 @@ class Colocated(RoutedSystem):
 
 @dataclass(frozen=True)
 class PrefillOnly(RoutedSystem):
-    """Instances that only prefill: requests are done with their first token.
+    """Instances that only prefill, and a router in front of them: requests are done with their first token.
 
-    max_tokens  prompt tokens of a prefill batch
-    order, max_wait_s    who is taken next (docs/scheduler.md); who has waited so long goes first
+    The rules are in docs/systems.md.
 
-    ValueError names the argument, the value and what is allowed.
+    Parameters
+    ----------
+    workload
+        The requests.
+    step
+        How long the steps of an instance take; its `pp` stages are a pipeline.
+    n_instances
+        Instances, all alike.
+    max_tokens
+        Prompt tokens of a prefill batch.
+    order, max_wait_s
+        Who is taken up next, see `Scheduler`.
+    router, router_seed, rate
+        As of `Colocated`.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("prefill",)
@@ -142,13 +188,14 @@ class PrefillOnly(RoutedSystem):
 
     workload: Workload
     step: Step
+    _: KW_ONLY
     n_instances: int = 1
     max_tokens: int = DEFAULT_MAX_TOKENS
-    router: str = DEFAULT_ROUTER
+    order: OrderName = DEFAULT_ORDER
+    max_wait_s: float | None = None
+    router: RouterName = DEFAULT_ROUTER
     router_seed: int = 0
     rate: float = 1.0
-    order: str = DEFAULT_ORDER
-    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         self._check_step("step")
@@ -160,32 +207,53 @@ class PrefillOnly(RoutedSystem):
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
-        return _prefill_stage(self, queue, self.step, self.n_instances)
+        return prefill_stage(self, queue, self.step, self.n_instances)
 
 
 @dataclass(frozen=True)
 class DecodeOnly(RoutedSystem):
-    """Instances that only decode: requests arrive with their KV and their first token.
+    """Instances that only decode, and a router in front of them: requests arrive with their KV and their first token.
 
-    memory       reserve: prompt + output tokens are set aside; paged: blocks, preemption, see docs/systems.md
-    max_running, block_size, num_blocks    with paged memory; the first of a lane, of which an instance has pp, the last
-                 of an instance; num_blocks None: all that its KV capacity holds
+    The rules are in docs/systems.md.
 
-    ValueError names the argument, the value and what is allowed.
+    Parameters
+    ----------
+    workload
+        The requests.
+    step
+        How long the steps of an instance take; it works on `pp` batches in turn.
+    n_instances
+        Instances, all alike.
+    memory
+        "reserve": prompt + output tokens are set aside at admission; "paged": blocks, preemption.
+    max_running
+        Most requests of a batch that run at a time, of which an instance has `pp`; with paged memory only.
+    block_size
+        Tokens of a KV block; with paged memory only.
+    num_blocks
+        KV blocks of an instance; with paged memory only. None: all that its KV capacity holds.
+    router, router_seed, rate
+        As of `Colocated`.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, and for an option without effect.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("decode",)
-    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged")
+    memories: ClassVar[tuple[str, ...]] = get_args(DecodeMemoryName)
 
     workload: Workload
     step: Step
+    _: KW_ONLY
     n_instances: int = 1
-    router: str = DEFAULT_ROUTER
-    router_seed: int = 0
-    memory: str = "reserve"
+    memory: DecodeMemoryName = "reserve"
     max_running: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    router: RouterName = DEFAULT_ROUTER
+    router_seed: int = 0
     rate: float = 1.0
 
     def __post_init__(self) -> None:
@@ -193,7 +261,7 @@ class DecodeOnly(RoutedSystem):
         self._check_traffic()
         self._whole("n_instances", MAX_INSTANCES)
         self._check_steps(None)
-        self._keep("num_blocks", _check_decode_memory(self, self.step))
+        self._keep("num_blocks", check_decode_memory(self, self.step))
 
     @property
     def skips_one_token(self) -> bool:
@@ -203,45 +271,65 @@ class DecodeOnly(RoutedSystem):
     @property
     def capacity_tokens(self) -> float:
         """Tokens of KV blocks of a lane; inf where no request is refused."""
-        return _decode_capacity(self, self.step)
+        return decode_capacity(self, self.step)
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """All instances, with what they shall serve."""
-        return _decode_stage(self, queue, self.step, self.n_instances, self._routing())
+        return decode_stage(self, queue, self.step, self.n_instances, self._routing())
 
 
 @dataclass(frozen=True)
 class Disaggregated(RoutedSystem):
     """Instances that only prefill, a link that the KV crosses, and instances that only decode.
 
-    max_tokens  prompt tokens of a prefill batch
-    memory, max_running, block_size, num_blocks    of the decode instances, see `DecodeOnly`
-    router      at both kinds of instances
-    order, max_wait_s    of the prefill instances, see `PrefillOnly`; decode instances serve who is ready first
+    The rules are in docs/systems.md. A prefill step of `ConstantStepTime` knows no KV: transfers take the latency of
+    the link alone.
 
-    A prefill step of `ConstantStepTime` knows no KV: transfers take the latency of the link alone. ValueError names the
-    argument, the value and what is allowed.
+    Parameters
+    ----------
+    workload
+        The requests.
+    prefill_step, decode_step
+        How long the steps of an instance of each role take; both serve the same model.
+    n_prefill, n_decode
+        Instances of each role.
+    link
+        What the KV crosses.
+    max_tokens, order, max_wait_s
+        Of the prefill instances, see `PrefillOnly`; decode instances serve who is ready first.
+    memory, max_running, block_size, num_blocks
+        Of the decode instances, see `DecodeOnly`.
+    router, router_seed
+        At both kinds of instances, see `Colocated`.
+    rate
+        Arrival = workload.arrival_s / rate.
+
+    Raises
+    ------
+    ValueError
+        For a value out of range, and for an option without effect.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
-    memories: ClassVar[tuple[str, ...]] = ("reserve", "paged")
+    memories: ClassVar[tuple[str, ...]] = get_args(DecodeMemoryName)
 
     workload: Workload
     prefill_step: Step
     decode_step: Step
+    _: KW_ONLY
     n_prefill: int = 1
     n_decode: int = 1
     link: Link = IB_NDR
     max_tokens: int = DEFAULT_MAX_TOKENS
-    router: str = DEFAULT_ROUTER
-    router_seed: int = 0
-    memory: str = "reserve"
+    order: OrderName = DEFAULT_ORDER
+    max_wait_s: float | None = None
+    memory: DecodeMemoryName = "reserve"
     max_running: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    router: RouterName = DEFAULT_ROUTER
+    router_seed: int = 0
     rate: float = 1.0
-    order: str = DEFAULT_ORDER
-    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         self._check_step("prefill_step")
@@ -259,7 +347,7 @@ class Disaggregated(RoutedSystem):
             self._whole(name, MAX_INSTANCES)
         self._whole("max_tokens")
         self._check_steps(None)
-        self._keep("num_blocks", _check_decode_memory(self, self.decode_step))
+        self._keep("num_blocks", check_decode_memory(self, self.decode_step))
 
     @property
     def skips_one_token(self) -> bool:
@@ -269,14 +357,14 @@ class Disaggregated(RoutedSystem):
     @property
     def capacity_tokens(self) -> float:
         """Tokens of KV blocks of a lane of a decode instance; inf where no request is refused."""
-        return _decode_capacity(self, self.decode_step)
+        return decode_capacity(self, self.decode_step)
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instances of a role, with what they shall serve."""
         if role == "prefill":
-            return _prefill_stage(self, queue, self.prefill_step, self.n_prefill)
+            return prefill_stage(self, queue, self.prefill_step, self.n_prefill)
         routing = {**self._routing(), "rate": 1.0, "draw_stage": 1}
-        return _decode_stage(self, queue, self.decode_step, self.n_decode, routing)
+        return decode_stage(self, queue, self.decode_step, self.n_decode, routing)
 
     def transfer_s(self, prompt_tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Seconds in which the KV of prompts crosses the link."""
@@ -284,61 +372,3 @@ class Disaggregated(RoutedSystem):
         if isinstance(step, ConstantStepTime):
             return np.full(prompt_tokens.size, self.link.alpha_s)
         return kv_transfer_time(step.model, prompt_tokens, self.link, step.kv_bytes)
-
-
-def _prefill_stage(system: PrefillOnly | Disaggregated, queue: Queue, step: Step, instances: int) -> Stage:
-    return Stage(
-        queue,
-        step,
-        Rules(decode_beside_prefill=False, reserve=True, decodes=False),
-        instances=instances,
-        max_tokens=system.max_tokens,
-        pipeline=streams_of("decode", step),
-        order=system.order,
-        max_wait_s=system.max_wait_s,
-        **system._routing(),
-    )
-
-
-def _check_decode_memory(system: Any, step: Step) -> int | None:
-    """KV blocks of a decode instance, None under reserved memory."""
-    system._check_memory(system.memory)
-    if system.memory == "reserve":
-        system._refuse("under reserved memory", "max_running", "block_size", "num_blocks")
-        return None
-    for name in ("block_size", "max_running"):
-        if getattr(system, name) is None:
-            raise ValueError(f"{name}=None: must be given under paged memory")
-        system._whole(name)
-    lanes = streams_of("decode", step)
-    if system.num_blocks is None:
-        blocks = default_num_blocks(step, system.block_size, lanes)
-        if not blocks:
-            capacity = capacity_of(step, lanes)
-            raise ValueError(
-                f"block_size={system.block_size}: a lane's KV capacity of {capacity} tokens holds no block"
-            )
-        return blocks
-    return checks.whole("num_blocks", system.num_blocks, lanes)
-
-
-def _decode_capacity(system: Any, step: Step) -> float:
-    if system.memory == "reserve":
-        return np.inf
-    return float(min(system.block_size * (system.num_blocks // streams_of("decode", step)), UNLIMITED_TOKENS))
-
-
-def _decode_stage(system: Any, queue: Queue, step: Step, instances: int, routing: dict[str, Any]) -> Stage:
-    lanes = streams_of("decode", step)
-    paged = system.memory == "paged"
-    return Stage(
-        queue,
-        step,
-        Rules(reserve=not paged, prefills=False),
-        instances=instances,
-        lanes=lanes,
-        max_running=system.max_running,
-        block_size=system.block_size,
-        num_blocks=system.num_blocks // lanes if paged else capacity_of(step, lanes),
-        **routing,
-    )

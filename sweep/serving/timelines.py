@@ -11,38 +11,48 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..measures.result import Result
+from ..measures.result import Result, StepColumns
 from .reference import Observer, RequestState, Step, schedule
 from .reference_answers import limits, one_scheduler, step_times
 from .run import run_systems
-from .scheduler import Lane
+from .scheduler import Scheduler
 from .system import System
-from .whole_steps import Request, as_lane
+from .whole_steps import Request, as_scheduler
 
-WAITING, PREFILL, DECODE, PAUSED, PREEMPTED, TRANSFER = KINDS = (
-    "waiting",  # not admitted yet
-    "prefill",  # processing its prompt, or rebuilding its cache
-    "decode",  # emitting a token a step
-    "paused",  # admitted, without a share of the step
-    "preempted",  # waiting again
-    "transfer",  # its KV cache crosses the link
-)
+SegmentKind = Literal["waiting", "prefill", "decode", "paused", "preempted", "transfer"]
+KINDS: tuple[SegmentKind, ...] = get_args(SegmentKind)
+WAITING: SegmentKind = "waiting"
+PREFILL: SegmentKind = "prefill"
+DECODE: SegmentKind = "decode"
+PAUSED: SegmentKind = "paused"
+PREEMPTED: SegmentKind = "preempted"
+TRANSFER: SegmentKind = "transfer"
 
 
 class Segment(NamedTuple):
     """A time in which a request was in one condition.
 
-    first_step, steps    in the log; -1, 0 where no step is concerned
-    tokens, emitted      processed and sent in this time
-    blocks               held at its end
+    Attributes
+    ----------
+    what
+        "waiting" (not admitted yet), "prefill" (processing its prompt, or rebuilding its cache), "decode" (emitting a
+        token a step), "paused" (admitted, without a share of the step), "preempted" (waiting again), or "transfer" (its
+        KV cache crosses the link).
+    start_s, end_s
+        In the clock of the timeline.
+    first_step, steps
+        In the log of steps; -1 and 0 where no step is concerned.
+    tokens, emitted
+        Processed and sent in this time.
+    blocks
+        Held at its end.
     """
 
-    what: str
+    what: SegmentKind
     start_s: float
     end_s: float
     first_step: int = -1
@@ -56,24 +66,34 @@ class Segment(NamedTuple):
 class Timeline:
     """What happened to each request of one system, and its steps.
 
-    names       of the requests, in order of arrival
-    segments    of each request, one behind the other
-    preempted_s, rejected    when each request was preempted; the names of those that were refused
-    steps       columns start_s, end_s, running, emitted, tokens, blocks_used, and with several instances instance or
-                role; a row a step
-    num_blocks  KV blocks of an instance, or None
-    block_unit  "blocks", or "tokens" under reserved memory
-    clock       "s", or "step" where times are whole steps
+    Attributes
+    ----------
+    names
+        Of the requests, in order of arrival.
+    segments
+        Of each request, one behind the other.
+    steps
+        A row a step, see `StepColumns`.
+    num_blocks
+        KV blocks of an instance. None: unlimited memory.
+    preempted_s
+        When each request was preempted.
+    rejected
+        Names of the requests that were refused.
+    clock
+        "s", or "step" where times are whole steps.
+    block_unit
+        "blocks", or "tokens" under reserved memory.
     """
 
     names: list[str]
     segments: list[list[Segment]]
-    steps: dict[str, NDArray[Any]]
+    steps: StepColumns
     num_blocks: int | None
     preempted_s: list[list[float]]
     rejected: list[str] = field(default_factory=list)
-    clock: str = "s"
-    block_unit: str = "blocks"
+    clock: Literal["s", "step"] = "s"
+    block_unit: Literal["blocks", "tokens"] = "blocks"
 
     @property
     def end_s(self) -> float:
@@ -84,7 +104,20 @@ class Timeline:
 def timeline(system: System) -> Timeline:
     """What a system does with its requests, which are named by their position in the workload.
 
-    ValueError for a system of several instances that preempts: only those of a single one can be told.
+    Parameters
+    ----------
+    system
+        A `Scheduler`, `Colocated`, `Disaggregated`, `PrefillOnly` or `DecodeOnly`.
+
+    Returns
+    -------
+    Timeline
+        Every step of a single scheduler; the phases of each request of other systems.
+
+    Raises
+    ------
+    ValueError
+        For a system of several instances that preempts: the preemptions of a single one only can be told.
     """
     results = run_systems([system], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
@@ -102,12 +135,15 @@ def timeline(system: System) -> Timeline:
         preempted = [[] for _ in segments]
     blocks = None if np.isnan(result.num_blocks) else int(result.num_blocks)
     rejected = [str(i) for i in order if result.rejected[i]]
-    unit = "tokens" if scheduler is None and getattr(system, "memory", "reserve") == "reserve" else "blocks"
+    unit: Literal["blocks", "tokens"] = (
+        "tokens" if scheduler is None and getattr(system, "memory", "reserve") == "reserve" else "blocks"
+    )
     return Timeline([str(i) for i in served], segments, log, blocks, preempted, rejected, block_unit=unit)
 
 
 def timeline_of_requests(
     requests: Iterable[Request],
+    *,
     max_running: int,
     block_size: int | None = None,
     num_blocks: int | None = None,
@@ -115,16 +151,29 @@ def timeline_of_requests(
 ) -> Timeline:
     """What `simulate` does with named requests; times are whole steps: step s lasts from s to s + 1.
 
-    Arguments and errors are those of `simulate`.
+    Parameters
+    ----------
+    requests, max_running, block_size, num_blocks, token_budget
+        As for `simulate`.
+
+    Returns
+    -------
+    Timeline
+        With the clock "step".
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `simulate`.
     """
-    lane, served = as_lane(requests, max_running, block_size, num_blocks, token_budget)
-    found = timeline(lane)
+    scheduler, served = as_scheduler(requests, max_running, block_size, num_blocks, token_budget)
+    found = timeline(scheduler)
     names = [served[int(name)].rid for name in found.names]
     return Timeline(names, found.segments, found.steps, found.num_blocks, found.preempted_s, clock="step")
 
 
 def _played_back(
-    scheduler: Lane, result: Result, served: Sequence[int], log: dict[str, NDArray[Any]]
+    scheduler: Scheduler, result: Result, served: Sequence[int], log: StepColumns
 ) -> tuple[list[list[Segment]], list[list[float]]]:
     """Segments and preemptions of the requests served, by the reference at the times of the engine's log.
 
@@ -156,7 +205,7 @@ def _phases(result: Result, i: int) -> list[Segment]:
 class _Recorder(Observer):
     """Makes segments of what the reference does, and compares its steps with those of the engine's log."""
 
-    def __init__(self, log: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, log: StepColumns) -> None:
         names = ("start_s", "end_s", "running", "emitted", "tokens")
         self.rows = list(zip(*(log[name].tolist() for name in names), strict=True))
         self.step = 0
@@ -184,7 +233,7 @@ class _Recorder(Observer):
                 self._add(request, step, PREFILL if piece else PAUSED, piece, int(request.status == "decode"))
         self.step += 1
 
-    def _add(self, request: RequestState, step: Step, what: str, tokens: int, emitted: int) -> None:
+    def _add(self, request: RequestState, step: Step, what: SegmentKind, tokens: int, emitted: int) -> None:
         """Another step; it goes on a segment of decoding or pausing, and each piece of a prefill is one of its own."""
         runs = self.runs[request]
         last = runs[-1] if runs else None

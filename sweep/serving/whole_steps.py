@@ -10,7 +10,7 @@ import numpy as np
 
 from ..hardware.step_times import ConstantStepTime
 from ..workloads.workload import Workload
-from .scheduler import Lane, run_lanes
+from .scheduler import Scheduler, run_schedulers
 
 _LAST_STEP = 2**52  # later ones are not exact in the float64 of the engine's clock
 _LONGEST = 2**31 - 1
@@ -18,7 +18,17 @@ _LONGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Request:
-    """A request: `arrival` is the first step at which it may be scheduled, lengths are in tokens."""
+    """A request of `simulate`.
+
+    Parameters
+    ----------
+    rid
+        Its name.
+    arrival
+        The first step at which it may be scheduled.
+    prompt_len, output_len
+        Tokens.
+    """
 
     rid: str
     arrival: int
@@ -36,25 +46,42 @@ def simulate(
 ) -> dict[str, dict[str, int]]:
     """Schedule requests in steps 0, 1, 2, ... and say for each when its first and its last token came.
 
-    max_running   most requests that run at a time
-    block_size    tokens of a KV block, num_blocks how many there are; both or none (unlimited memory)
-    token_budget  most tokens processed in a step, decoding requests first; None: prompts run whole
-    log           a list that gets one dict a step from 0 to the last finish, with the integers step, running, emitted,
-                  tokens and blocks_used
+    It is the engine that runs sweeps, with steps of one second. The order of events inside a step is in
+    docs/scheduler.md.
 
-    Returns {rid: {"first_token": step, "finish": step, "preemptions": n}} in the order of `requests`. It is the engine
-    that runs sweeps, with one lane and steps of one second. The order of events inside a step is in docs/scheduler.md.
+    Parameters
+    ----------
+    requests
+        In any order.
+    max_running
+        Most requests that run at a time.
+    block_size, num_blocks
+        Tokens of a KV block, and how many there are. Both None: unlimited memory.
+    token_budget
+        Most tokens processed in a step, decoding requests first. None: prompts run whole.
+    log
+        A list that gets one dict a step from 0 to the last finish, with the integers step, running, emitted, tokens and
+        blocks_used. None: nothing is kept.
 
-    ValueError for a value that is not allowed, TypeError for one that is not an integer where an integer is due; both
-    name it, before anything runs.
+    Returns
+    -------
+    dict
+        `{rid: {"first_token": step, "finish": step, "preemptions": n}}` in the order of `requests`.
+
+    Raises
+    ------
+    ValueError
+        For a value that is not allowed.
+    TypeError
+        For one that is not an integer where an integer is due.
     """
     requests = _listed(requests)
-    lane, served = as_lane(requests, max_running, block_size, num_blocks, token_budget)
+    scheduler, served = as_scheduler(requests, max_running, block_size, num_blocks, token_budget)
     if log is not None and not isinstance(log, list):
         raise TypeError(f"log={log!r}: must be a list, not {type(log).__name__}")
     if not requests:
         return {}
-    results = run_lanes([lane], step_log=[] if log is None else [0])
+    results = run_schedulers([scheduler], step_log=[] if log is None else [0])
     if log is not None:
         log.extend(_with_idle_steps(results.step_logs[0]))
     outcome = {
@@ -66,13 +93,13 @@ def simulate(
     return {request.rid: outcome[request.rid] for request in requests}
 
 
-def as_lane(
+def as_scheduler(
     requests: Iterable[Request],
     max_running: int,
     block_size: int | None = None,
     num_blocks: int | None = None,
     token_budget: int | None = None,
-) -> tuple[Lane, list[Request]]:
+) -> tuple[Scheduler, list[Request]]:
     """The scheduler of `simulate` with steps of one second, and its requests in the order of its workload.
 
     Errors are those of `simulate`.
@@ -85,8 +112,16 @@ def as_lane(
         np.array([int(r.prompt_len) for r in served], np.int64),
         np.array([int(r.output_len) for r in served], np.int64),
     )
-    policy = "mixed" if token_budget is None else "chunked"
-    return Lane(workload, ConstantStepTime(1.0), policy, max_running, block_size, num_blocks, token_budget), served
+    scheduler = Scheduler(
+        workload,
+        ConstantStepTime(1.0),
+        policy="mixed" if token_budget is None else "chunked",
+        max_running=max_running,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        token_budget=token_budget,
+    )
+    return scheduler, served
 
 
 def _listed(requests: Iterable[Request]) -> list[Request]:

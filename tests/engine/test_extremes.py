@@ -5,15 +5,15 @@ import tracemalloc
 import numpy as np
 import pytest
 from servesweep import (
-    Lane,
     Request,
+    Scheduler,
     StepModel,
     Workload,
     chip,
     make_workload,
     model,
-    run_lanes,
     run_scheduler,
+    run_schedulers,
     simulate,
 )
 
@@ -58,9 +58,12 @@ def test_small_numpy_integers_do_not_overflow(kind: type[np.integer]) -> None:
 def test_blocks_larger_than_every_request_cost_no_memory() -> None:
     step = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
     work = make_workload(20, 5.0, 100, 20)
-    lanes = [Lane(work, step, "mixed", 8, size, 3) for size in (120, 1000, 100_000)]
+    lanes = [
+        Scheduler(work, step, policy="mixed", max_running=8, block_size=size, num_blocks=3)
+        for size in (120, 1000, 100_000)
+    ]
     tracemalloc.start()
-    results = run_lanes(lanes)
+    results = run_schedulers(lanes)
     assert tracemalloc.get_traced_memory()[1] < 1e6
     tracemalloc.stop()
     for other in (1, 2):
@@ -71,7 +74,7 @@ def test_blocks_larger_than_every_request_cost_no_memory() -> None:
 def test_a_rate_at_which_nothing_would_arrive_is_refused() -> None:
     step = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
     with pytest.raises(ValueError, match="rate=1e-308"):
-        Lane(make_workload(20, 1.0, 100, 20), step, "mixed", 4, rate=1e-308)
+        Scheduler(make_workload(20, 1.0, 100, 20), step, policy="mixed", max_running=4, rate=1e-308)
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
@@ -80,13 +83,13 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
         run_scheduler(make_workload(2, 1.0, 100, 20), step, policy="mixed", max_running=4)
 
 
-def test_what_is_not_a_lane_is_named() -> None:
-    with pytest.raises(ValueError, match=r"lanes\[0\]=1"):
-        run_lanes([1])
+def test_what_is_not_a_scheduler_is_named() -> None:
+    with pytest.raises(ValueError, match=r"schedulers\[0\]=1"):
+        run_schedulers([1])
     with pytest.raises(ValueError, match="workload is a list"):
-        Lane([1, 2], StepModel(model("llama-3.1-8b"), chip("h100-sxm")), "mixed", 4)
+        Scheduler([1, 2], StepModel(model("llama-3.1-8b"), chip("h100-sxm")), policy="mixed", max_running=4)
     with pytest.raises(ValueError, match="step=3"):
-        Lane(Workload([0.0], [1], [1]), 3, "mixed", 4)
+        Scheduler(Workload([0.0], [1], [1]), 3, policy="mixed", max_running=4)
 
 
 def test_rids_and_log_are_checked_before_anything_runs() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from parity import lanes_of
 from parity_systems import SystemCase, Trace, answer, systems_of
-from servesweep import SLO, Colocated, ConstantStepTime, Workload, percentile, run_lanes, run_systems
+from servesweep import SLO, Colocated, ConstantStepTime, Workload, percentile, run_schedulers, run_systems
 from servesweep.kernels.itl_bins import BINS, bin_of, middles_s
 from servesweep.serving.reference import Observer, Step, schedule
 from strategies import LaneCase, batches, lane_cases
@@ -47,8 +47,8 @@ def check(longest: np.ndarray, counts: np.ndarray, times: dict[int, list[float]]
 
 @given(batches())
 def test_gaps_of_schedulers_are_those_of_single_steps(cases: list[LaneCase]) -> None:
-    results = run_lanes(lanes_of(cases))
-    kept = run_systems(lanes_of(cases), gaps=True)
+    results = run_schedulers(lanes_of(cases))
+    kept = run_systems(lanes_of(cases), itl=True)
     np.testing.assert_array_equal(kept.finish_s, results.finish_s)
     assert kept.itl_max_s is not None
     assert kept.itl_counts is not None
@@ -60,7 +60,7 @@ def test_gaps_of_schedulers_are_those_of_single_steps(cases: list[LaneCase]) -> 
 
 @given(lane_cases(policy="prefill_first"))
 def test_a_gap_spans_the_prefill_steps_of_others(case: LaneCase) -> None:
-    kept = run_systems(lanes_of([case]), gaps=True)
+    kept = run_systems(lanes_of([case]), itl=True)
     assert kept.itl_max_s is not None
     served = ~kept.rejected[0]
     longest = kept.itl_max_s[0][served]
@@ -75,7 +75,7 @@ def test_gaps_of_systems_are_those_of_the_reference(case: SystemCase) -> None:
         return
     trace = Trace()
     run, _, requests = answer(case, trace)
-    kept = run_systems(systems_of([case]), gaps=True)
+    kept = run_systems(systems_of([case]), itl=True)
     assert kept.itl_max_s is not None
     assert kept.itl_counts is not None
     ends: dict[Any, list[float]] = defaultdict(list)
@@ -100,7 +100,7 @@ def test_gaps_of_systems_are_those_of_the_reference(case: SystemCase) -> None:
 
 @given(lane_cases())
 def test_measures_of_gaps(case: LaneCase) -> None:
-    kept = run_systems(lanes_of([case]), gaps=True)
+    kept = run_systems(lanes_of([case]), itl=True)
     times = emission_times(case)
     gaps = np.sort(np.concatenate([np.zeros(0), *(np.diff(values) for values in times.values())]))
     longest = np.array([np.diff(values).max(initial=0.0) for values in times.values()])
@@ -118,7 +118,7 @@ def test_measures_of_gaps(case: LaneCase) -> None:
 
 def test_measuring_leaves_the_gaps_alone() -> None:
     work = Workload(np.zeros(3), np.full(3, 4), np.array([3, 1, 2]))
-    results = run_systems([Colocated(work, ConstantStepTime(1.0))], gaps=True)
+    results = run_systems([Colocated(work, ConstantStepTime(1.0))], itl=True)
     result = results.result(0)
     assert result.itl_max_s is not None
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_measuring_leaves_the_gaps_alone() -> None:
 
 
 def test_nothing_is_kept_unless_asked() -> None:
-    results = run_lanes([])
+    results = run_schedulers([])
     assert results.itl_max_s is None
     assert results.itl_counts is None
 

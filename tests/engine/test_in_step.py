@@ -9,8 +9,8 @@ from parity import assert_identical, lanes_of
 from profiles import MANY_CASES
 from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observation import observe
-from servesweep.serving.reference import RequestState, Scheduler, reject
-from servesweep.serving.scheduler import Lane, new_engine, run_lanes
+from servesweep.serving.reference import ReferenceScheduler, RequestState, reject
+from servesweep.serving.scheduler import Scheduler, new_engine, run_schedulers
 from strategies import POLICIES, LaneCase, batches, lane_cases
 
 STATUS = {"waiting": 0, "prefill": 1, "decode": 2, "finished": 3}
@@ -26,8 +26,8 @@ class Companion:
         served = reject(states, limits.get("block_size"), limits.get("num_blocks"))
         served.sort(key=lambda seq: (seq.arrival, seq.key))
         self.sequences = served
-        self.scheduler = Scheduler(served, case.step_time(), **limits)
-        self._boundaries: Iterator[Scheduler] = self.scheduler.boundaries()
+        self.scheduler = ReferenceScheduler(served, case.step_time(), **limits)
+        self._boundaries: Iterator[ReferenceScheduler] = self.scheduler.boundaries()
         self.exhausted = next(self._boundaries, None) is None
 
     def move_to(self, steps: int) -> None:
@@ -42,7 +42,7 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
 
     @given(lane_cases(policy=policy))
     def check(case: LaneCase) -> None:
-        lanes: list[Lane] = lanes_of([case])
+        lanes: list[Scheduler] = lanes_of([case])
         companion = Companion(case)
         engine = new_engine(lanes)
         going = True
@@ -81,10 +81,10 @@ def test_how_many_finishes_are_passed_at_once_makes_no_difference(
     @given(batches())
     def check(cases: list[LaneCase]) -> None:
         lanes = lanes_of(cases)
-        usual = run_lanes(lanes)
+        usual = run_schedulers(lanes)
         with monkeypatch.context() as patch:
             patch.setattr("servesweep.kernels.finishing_ahead._EARLIER", np.arange(float(at_once))[:, None])
-            other = run_lanes(lanes)
+            other = run_schedulers(lanes)
         for i in range(len(lanes)):
             assert_identical(usual, i, other, i)
 
@@ -102,7 +102,7 @@ def test_nor_does_it_where_memory_is_tight(at_once: int, monkeypatch: pytest.Mon
         workload = make_workload(60, 1.0, lognormal_len(300, 0.8, 16, 2000), lognormal_len(60, 0.8, 1, 400), seed)
         for policy in POLICIES * 25:
             block_size, tokens = int(rng.choice([1, 8, 16, 64])), int(rng.choice([800, 1600, 4000]))
-            lane = Lane(
+            lane = Scheduler(
                 workload,
                 step,
                 rate=float(rng.choice([1, 4, 10, 20])),
@@ -113,10 +113,10 @@ def test_nor_does_it_where_memory_is_tight(at_once: int, monkeypatch: pytest.Mon
                 token_budget=int(rng.choice([64, 256, 512])) if policy == "chunked" else None,
             )
             lanes.append(lane)
-    usual = run_lanes(lanes)
+    usual = run_schedulers(lanes)
     assert usual.preemptions.sum() > 200
     if at_once:
         monkeypatch.setattr("servesweep.kernels.finishing_ahead._EARLIER", np.arange(float(at_once))[:, None])
-    other = run_lanes(lanes, step_log=() if at_once else [0])
+    other = run_schedulers(lanes, step_log=() if at_once else [0])
     for i in range(len(lanes)):
         assert_identical(usual, i, other, i)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from servesweep import ConstantStepTime, make_workload
 from servesweep.kernels.batch import Batch
-from servesweep.serving.scheduler import Lane, new_engine
+from servesweep.serving.scheduler import Scheduler, new_engine
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if path.stem != "__init__")
@@ -39,7 +39,7 @@ def batch() -> Batch:
     work = make_workload(20, 1.0, 10, 5)
     step = ConstantStepTime(0.1)
     options = {"policy": "mixed", "max_running": 4, "block_size": 4, "num_blocks": 20}
-    return new_engine([Lane(work, step, rate=float(rate), **options) for rate in (1, 5, 20)]).batch
+    return new_engine([Scheduler(work, step, rate=float(rate), **options) for rate in (1, 5, 20)]).batch
 
 
 def owners() -> dict[str, str]:

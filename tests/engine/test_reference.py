@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from invariants import check_run, check_simulation
 from reference_runs import simulate
-from servesweep.serving.reference import RequestState, Scheduler, blocks_of
+from servesweep.serving.reference import ReferenceScheduler, RequestState, blocks_of
 from servesweep.serving.reference_steps import StepTimes
 from strategies import EXAMPLES, PAGED, LaneCase, StepCase, Traffic, golden, lane_cases, step_cases
 
@@ -88,7 +88,7 @@ def test_what_holds_in_seconds(case: LaneCase) -> None:
 @given(step_cases())
 def test_state_at_every_boundary(case: StepCase) -> None:
     requests = [RequestState(*request) for request in case.requests]
-    for state in Scheduler(requests, lambda *_: 1, "mixed", **case.limits).boundaries():
+    for state in ReferenceScheduler(requests, lambda *_: 1, "mixed", **case.limits).boundaries():
         check_state(state)
         unfinished = [request for request in requests if request.status != "finished" and request.arrival <= state.time]
         # the running are a prefix of the unfinished that have arrived, so one pointer could be the queue
@@ -97,7 +97,7 @@ def test_state_at_every_boundary(case: StepCase) -> None:
         )
 
 
-def check_state(state: Scheduler) -> None:
+def check_state(state: ReferenceScheduler) -> None:
     assert sum(request.blocks for request in state.running) + state.free == state.num_blocks
     assert state.free >= 0
     assert len(state.running) <= state.max_running

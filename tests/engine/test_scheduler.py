@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from parity import assert_identical, check_against_reference, lanes_of, run, workload
 from reference_runs import simulate as simulate_reference
 from servesweep import ConstantStepTime, Request, run_scheduler, simulate
-from servesweep.serving.scheduler import run_lanes
+from servesweep.serving.scheduler import run_schedulers
 from strategies import PAGED, POLICIES, LaneCase, StepCase, Traffic, batches, golden, lane_cases, step_cases
 
 # Golden cases
@@ -45,7 +45,7 @@ def test_each_policy_and_memory_against_reference(policy: str, paged: bool) -> N
 
 @given(batches())
 def test_batches_and_logs_against_reference(cases: list[LaneCase]) -> None:
-    results = run_lanes(lanes_of(cases), step_log=range(len(cases)))
+    results = run_schedulers(lanes_of(cases), step_log=range(len(cases)))
     assert set(results.step_logs) == set(range(len(cases)))
     for i, case in enumerate(cases):
         check_against_reference(results.result(i), case, results.step_logs[i])
@@ -79,7 +79,7 @@ def crowd(rng: Random, n_traffics: int, lanes_each: int) -> list[LaneCase]:
 def test_large_batch_against_reference(seed: int) -> None:
     cases = crowd(Random(seed), n_traffics=8, lanes_each=30)
     logged = range(0, len(cases), 7)
-    results = run_lanes(lanes_of(cases), step_log=logged)
+    results = run_schedulers(lanes_of(cases), step_log=logged)
     assert list(results.n_requests) == [len(case.traffic.arrival_s) for case in cases]
     assert results.preemptions.sum() > 500, "the memories are meant to be small"
     assert results.rejected.any()
@@ -110,30 +110,30 @@ def test_unit_steps_give_section_one_exactly(case: StepCase) -> None:
 @given(batches(), st.randoms(use_true_random=False))
 def test_together_alone_and_in_any_order(cases: list[LaneCase], rng: Random) -> None:
     lanes = lanes_of(cases)
-    together = run_lanes(lanes)
+    together = run_schedulers(lanes)
     for i, lane in enumerate(lanes):
-        assert_identical(together, i, run_lanes([lane]), 0)
+        assert_identical(together, i, run_schedulers([lane]), 0)
     order = rng.sample(range(len(lanes)), len(lanes))
-    shuffled = run_lanes([lanes[i] for i in order], step_log=order[:1])
+    shuffled = run_schedulers([lanes[i] for i in order], step_log=order[:1])
     for j, i in enumerate(order):
         assert_identical(together, i, shuffled, j)
 
 
 def test_large_batch_is_its_lanes() -> None:
     lanes = lanes_of(crowd(Random(7), n_traffics=5, lanes_each=40))
-    together = run_lanes(lanes)
-    backwards = run_lanes(lanes[::-1])
+    together = run_schedulers(lanes)
+    backwards = run_schedulers(lanes[::-1])
     for i in range(len(lanes)):
         assert_identical(together, i, backwards, len(lanes) - 1 - i)
     for i in range(0, len(lanes), 13):
-        assert_identical(together, i, run_lanes([lanes[i]]), 0)
+        assert_identical(together, i, run_schedulers([lanes[i]]), 0)
 
 
 def test_padding_and_shapes() -> None:
     short, long = Traffic([0.0], [5], [2]), Traffic([0.0, 1.0, 1.5], [5, 1, 1], [2, 1, 3])
     options = {"policy": "mixed", "max_running": 2}
     cases = [LaneCase(traffic, 1.0, {"seconds": 0.3}, options) for traffic in (short, long)]
-    results = run_lanes(lanes_of(cases))
+    results = run_schedulers(lanes_of(cases))
     assert results.arrival_s.shape == (2, 3)
     assert np.isnan(results.finish_s[0, 1:]).all()
     assert not results.rejected[0].any()
@@ -145,5 +145,5 @@ def test_padding_and_shapes() -> None:
 
 
 def test_no_lanes() -> None:
-    results = run_lanes([])
+    results = run_schedulers([])
     assert len(results.n_requests) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from parity import COUNTERS, check_against_reference, lanes_of, run, step_model, workload
 from servesweep import ConstantStepTime, run_scheduler
-from servesweep.serving.scheduler import Lane, run_lanes
+from servesweep.serving.scheduler import Scheduler, run_schedulers
 from strategies import POLICIES, LaneCase, Traffic, golden, lane_cases
 
 
@@ -44,7 +44,7 @@ def test_empty_workload_among_others() -> None:
     options: dict[str, Any] = {"policy": "mixed", "max_running": 2}
     cases = [LaneCase(Traffic([], [], []), 1.0, {"seconds": 0.3}, options)]
     cases += [LaneCase(Traffic([0.0, 0.1], [5, 2], [2, 3]), 1.0, {"seconds": 0.3}, options)]
-    results = run_lanes(lanes_of(cases))
+    results = run_schedulers(lanes_of(cases))
     assert len(results.result(0)) == 0
     check_against_reference(results.result(1), cases[1])
 
@@ -138,7 +138,7 @@ def test_refused_types(name: str, value: Any) -> None:
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_refused_rates(rate: float) -> None:
     with pytest.raises(ValueError, match="rate"):
-        run_lanes([Lane(ONE, ConstantStepTime(1.0), "mixed", 4, rate=rate)])
+        run_schedulers([Scheduler(ONE, ConstantStepTime(1.0), policy="mixed", max_running=4, rate=rate)])
 
 
 def test_weights_that_do_not_fit_leave_no_blocks() -> None:
@@ -149,6 +149,6 @@ def test_weights_that_do_not_fit_leave_no_blocks() -> None:
 
 
 def test_one_bad_lane_stops_the_batch_before_it_runs() -> None:
-    good = Lane(ONE, ConstantStepTime(1.0), "mixed", 4)
+    good = Scheduler(ONE, ConstantStepTime(1.0), policy="mixed", max_running=4)
     with pytest.raises(ValueError, match="max_running"):
-        run_lanes([good, Lane(ONE, ConstantStepTime(1.0), "mixed", 0)])
+        run_schedulers([good, Scheduler(ONE, ConstantStepTime(1.0), policy="mixed", max_running=0)])

@@ -7,7 +7,7 @@ from invariants import check_run
 from parity import step_model, workload
 from servesweep import ConstantStepTime, make_workload, run_scheduler
 from servesweep.serving.reference_steps import StepTimes
-from servesweep.serving.scheduler import Lane, run_lanes
+from servesweep.serving.scheduler import Scheduler, run_schedulers
 from strategies import POLICIES, Traffic, golden
 
 LLAMA: dict[str, Any] = golden("serving/step-times")["rows"][0]["step"]
@@ -54,8 +54,8 @@ def test_no_step_beats_the_memory_bandwidth(policy: str, blocks: int | None) -> 
     requests = make_workload(300, 20.0, 400, 150, seed=3, arrivals="bursty", cv=3.0)
     memory: dict[str, Any] = {} if blocks is None else {"block_size": 16, "num_blocks": blocks}
     budget: dict[str, Any] = {"token_budget": 512} if policy == "chunked" else {}
-    lane = Lane(requests, step_model(LLAMA), policy, 64, **memory, **budget)
-    results = run_lanes([lane], step_log=[0])
+    lane = Scheduler(requests, step_model(LLAMA), policy=policy, max_running=64, **memory, **budget)
+    results = run_schedulers([lane], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
     step = StepTimes(LLAMA)
     floor = step.weights / step.bandwidth + step.overhead

@@ -20,7 +20,7 @@ from servesweep.experiment.reader import load_experiment
 from servesweep.experiment.tables import ConfigError
 from servesweep.runner.run import Interrupted
 from servesweep.runner.runner import run_grid
-from servesweep.serving.scheduler import run_scheduler
+from servesweep.serving.run_one import run_scheduler
 from servesweep.tables.filenames import RUN_FILES
 
 LENGTH = {"mean": 300, "sigma": 0.8, "lo": 16, "hi": 2000}

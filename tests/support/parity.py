@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from invariants import check_run
 from servesweep import Chip, ConstantStepTime, Link, Model, Result, StepModel, Workload, run_scheduler
-from servesweep.measures.result import LaneResults
-from servesweep.serving.scheduler import Lane
+from servesweep.measures.result import SystemResults
+from servesweep.serving.scheduler import Scheduler
 from strategies import LOG_COLUMNS, LaneCase, Traffic
 
 COUNTERS = ("steps", "prefill_tokens", "recomputed_tokens", "peak_blocks")
@@ -39,11 +39,11 @@ def run(case: LaneCase, **more: Any) -> Result:
     return run_scheduler(workload(case.traffic, case.rate), step_model(case.step), **case.options, **more)
 
 
-def lanes_of(cases: Sequence[LaneCase]) -> list[Lane]:
+def lanes_of(cases: Sequence[LaneCase]) -> list[Scheduler]:
     """Lanes that share a Traffic share the Workload made from it."""
     shared = {id(case.traffic): workload(case.traffic) for case in cases}
     return [
-        Lane(workload=shared[id(case.traffic)], step=step_model(case.step), rate=case.rate, **case.options)
+        Scheduler(workload=shared[id(case.traffic)], step=step_model(case.step), rate=case.rate, **case.options)
         for case in cases
     ]
 
@@ -62,7 +62,7 @@ def check_against_reference(result: Result, case: LaneCase, log: dict[str, Any] 
     check_run(result, case.limits(), log, case.traffic.priorities)
 
 
-def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
+def assert_identical(a: SystemResults, i: int, b: SystemResults, j: int) -> None:
     """To the last bit, but for padding."""
     n = a.n_requests[i]
     assert n == b.n_requests[j]

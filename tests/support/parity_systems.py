@@ -14,7 +14,7 @@ import servesweep
 from invariants_systems import check_system
 from parity import step_model, workload
 from servesweep import Result
-from servesweep.measures.result import LaneResults
+from servesweep.measures.result import SystemResults
 from servesweep.serving.reference import Observer, RequestState
 from servesweep.serving.reference_instances import Instance, PrefillInstance, ReservedStep, SchedulerUnit, Unit
 from servesweep.serving.reference_steps import times_of
@@ -147,7 +147,7 @@ def check_result(result: Result, case: SystemCase) -> None:
     assert result.steps == sum(instance.steps for instance in instances)
 
 
-def check_results(results: LaneResults, cases: Sequence[SystemCase]) -> None:
+def check_results(results: SystemResults, cases: Sequence[SystemCase]) -> None:
     """All systems of a batch, with the counts of their instances."""
     for i, case in enumerate(cases):
         expected, instances, requests = answer(case)
@@ -191,14 +191,14 @@ def check_log(log: Mapping[str, Any], case: SystemCase) -> None:
     assert ("role" in log) == (case.system == "disaggregated")
 
 
-def facts_of(results: LaneResults, system: int) -> dict[str, list[Any]]:
+def facts_of(results: SystemResults, system: int) -> dict[str, list[Any]]:
     """What is known of the instances of a system."""
     places = [k for k, owner in enumerate(results.instances.system) if owner == system]
     names = ("role", "instance", "streams", "requests", "steps", "busy_s")
     return {name: [getattr(results.instances, name)[k] for k in places] for name in names}
 
 
-def assert_identical(a: LaneResults, i: int, b: LaneResults, j: int) -> None:
+def assert_identical(a: SystemResults, i: int, b: SystemResults, j: int) -> None:
     """To the last bit, but for padding."""
     n = a.n_requests[i]
     assert n == b.n_requests[j]

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from servesweep.serving.reference import Observer, RequestState, Scheduler, Step
+from servesweep.serving.reference import Observer, ReferenceScheduler, RequestState, Step
 
 Row = tuple[Any, Any, int, int, int, int]  # one step: start, end, running, emitted, tokens processed, blocks held
 
@@ -24,7 +24,7 @@ def simulate(
 ) -> tuple[dict[str, dict[str, float]], list[tuple[int, ...]]]:
     """Result, and log as (step, running, emitted, tokens, blocks_used). Each step lasts 1: stamp s + 1 is step s."""
     served, log = [RequestState(*request) for request in requests], StepLog()
-    deque(Scheduler(served, lambda *_: 1, "mixed", max_running, observer=log, **limits).boundaries(), maxlen=0)
+    deque(ReferenceScheduler(served, lambda *_: 1, "mixed", max_running, observer=log, **limits).boundaries(), maxlen=0)
     result = {
         request.key: {
             "first_token": request.first_token - 1,

@@ -11,8 +11,8 @@ from servesweep import (
     Colocated,
     DecodeOnly,
     Disaggregated,
-    Lane,
     PrefillOnly,
+    Scheduler,
     StepModel,
     Workload,
     chip,
@@ -22,7 +22,7 @@ from servesweep import (
     run_systems,
 )
 from servesweep.measures.slo import SLOS
-from servesweep.serving.early_stop import Criterion, EarlyStopRequest
+from servesweep.serving.early_stop import EarlyStopCriterion, EarlyStopRequest
 from strategies_systems import system_batches
 
 STEP = StepModel(model("llama-3.1-8b"), chip("h100-sxm"))
@@ -77,13 +77,13 @@ def check(systems, limits, criterion, on_pass, on_fail, followed=lambda system: 
     count = len(systems)
     columns = {name: np.full(count, limits.get(name, math.nan)) for name in SLOS}
     verdicts = EarlyStopRequest(criterion, columns, np.full(count, on_pass), np.full(count, on_fail))
-    gaps = "itl_max" in limits
-    whole = run_systems(systems, gaps=gaps)
-    early = run_systems(systems, gaps=gaps, early_stop=verdicts)
+    itl = "itl_max" in limits
+    whole = run_systems(systems, itl=itl)
+    early = run_systems(systems, itl=itl, early_stop=verdicts)
     one = EarlyStopRequest(
         criterion, {name: column[:1] for name, column in columns.items()}, verdicts.on_pass[:1], verdicts.on_fail[:1]
     )
-    alone = {i: run_systems([systems[i]], gaps=gaps, early_stop=one) for i in range(0, count, 4)}
+    alone = {i: run_systems([systems[i]], itl=itl, early_stop=one) for i in range(0, count, 4)}
     found = []
     for i, system in enumerate(systems):
         expected = None
@@ -114,9 +114,9 @@ def test_verdicts_of_schedulers_under_every_load(joint, on_pass, on_fail, itl_ma
         {"policy": "prefill_first", "max_running": 32},
         {"policy": "mixed", **small, "num_blocks": 60},  # where long requests are rejected
     ]
-    systems = [Lane(CHAT, STEP, rate=rate, **kind) for kind in kinds for rate in (1.0, 8.0, 14.0, 20.0, 60.0)]
+    systems = [Scheduler(CHAT, STEP, rate=rate, **kind) for kind in kinds for rate in (1.0, 8.0, 14.0, 20.0, 60.0)]
     limits = {"ttft": 0.2, "tpot": 0.02, "e2e": 3.0, **itl_max}
-    passes, fails = check(systems, limits, Criterion(0.8, 0.2, 0.2, joint), on_pass, on_fail)
+    passes, fails = check(systems, limits, EarlyStopCriterion(0.8, 0.2, 0.2, joint), on_pass, on_fail)
     assert (passes > 3) == on_pass
     assert (fails > 3) == on_fail
 
@@ -124,11 +124,11 @@ def test_verdicts_of_schedulers_under_every_load(joint, on_pass, on_fail, itl_ma
 @pytest.mark.parametrize("router", ["least_loaded", "least_outstanding", "least_tokens", "power_of_two"])
 def test_verdicts_of_groups_that_a_router_ties_together(router):
     systems = [
-        Colocated(CHAT, STEP, 3, policy=policy, rate=rate, router=router)
+        Colocated(CHAT, STEP, n_instances=3, policy=policy, rate=rate, router=router)
         for policy in ("prefill_first", "chunked")
         for rate in (3.0, 60.0, 300.0)
     ]
-    passes, fails = check(systems, {"ttft": 0.1, "tpot": 0.012}, Criterion(0.8, 0.1, 0.1, True), True, True)
+    passes, fails = check(systems, {"ttft": 0.1, "tpot": 0.012}, EarlyStopCriterion(0.8, 0.1, 0.1, True), True, True)
     assert passes > 1
     assert fails > 1
 
@@ -137,12 +137,15 @@ def test_systems_that_are_not_followed_run_to_their_end():
     systems = [
         Disaggregated(CHAT, STEP, STEP, rate=60.0),
         PrefillOnly(CHAT, STEP, rate=200.0),
-        Colocated(CHAT, STEP, 2, rate=200.0, router="round_robin"),
+        Colocated(CHAT, STEP, n_instances=2, rate=200.0, router="round_robin"),
         DecodeOnly(CHAT, STEP, memory="paged", max_running=16, block_size=16, num_blocks=200, rate=90.0),
     ]
-    assert check(systems, {"ttft": 0.001}, Criterion(0.5, 0, 0, True), True, True, lambda system: False) == (0, 0)
+    assert check(systems, {"ttft": 0.001}, EarlyStopCriterion(0.5, 0, 0, True), True, True, lambda system: False) == (
+        0,
+        0,
+    )
     followed = [DecodeOnly(CHAT, STEP, rate=rate) for rate in (1.0, 500.0)]
-    assert sum(check(followed, {"tpot": 0.012}, Criterion(0.5, 0, 0, True), True, True)) == 2
+    assert sum(check(followed, {"tpot": 0.012}, EarlyStopCriterion(0.5, 0, 0, True), True, True)) == 2
 
 
 @pytest.mark.parametrize("loops", [1, 2, 32, 200])
@@ -152,15 +155,17 @@ def test_requests_of_one_token_are_done_when_they_come_to_a_lane_that_is_full(lo
     n, capacity = 400, STEP.kv_capacity_tokens()
     outputs = np.where(np.arange(n) % 2 == 0, 100, 1)
     workload = Workload(np.arange(n) * 1.0, np.full(n, capacity - 100), outputs)
-    assert check([DecodeOnly(workload, STEP)], {"e2e": 0.5}, Criterion(0.45, 0, 0, True), True, True) == (1, 0)
+    assert check([DecodeOnly(workload, STEP)], {"e2e": 0.5}, EarlyStopCriterion(0.45, 0, 0, True), True, True) == (1, 0)
     systems = [DecodeOnly(workload, STEP, rate=rate) for rate in (1.0, 0.5, 2.0)]
-    assert sum(check(systems, {"e2e": 0.5}, Criterion(0.3, 0, 0, True), True, True)) > 0
+    assert sum(check(systems, {"e2e": 0.5}, EarlyStopCriterion(0.3, 0, 0, True), True, True)) > 0
 
 
 def test_a_stopped_group_adds_nothing_to_the_instances_of_another():
-    groups = [Colocated(CHAT, STEP, 2, rate=rate) for rate in (2.0, 500.0)]
+    groups = [Colocated(CHAT, STEP, n_instances=2, rate=rate) for rate in (2.0, 500.0)]
     limits = {name: np.full(2, 0.1 if name == "ttft" else math.nan) for name in SLOS}
-    stopping = EarlyStopRequest(Criterion(0.9, 0, 0, True), limits, np.array([False, False]), np.array([True, True]))
+    stopping = EarlyStopRequest(
+        EarlyStopCriterion(0.9, 0, 0, True), limits, np.array([False, False]), np.array([True, True])
+    )
     found = run_systems(groups, early_stop=stopping)
     assert found.early_stop.stopped.tolist() == [False, True]
     alone = run_systems(groups[:1])
@@ -172,17 +177,21 @@ def test_arrivals_in_any_order_and_no_window():
     rng = np.random.default_rng(5)
     order = rng.permutation(len(CHAT))
     shuffled = Workload(CHAT.arrival_s[order], CHAT.prompt_tokens[order], CHAT.output_tokens[order])
-    systems = [Lane(shuffled, STEP, "mixed", 32, rate=rate) for rate in (1.0, 30.0)]
-    assert sum(check(systems, {"ttft": 0.1}, Criterion(0.8, 0.2, 0.3, True), True, True)) == 2
-    assert check(systems, {"ttft": 0.1}, Criterion(0.8, 0.5, 0.5, True), True, True) == (0, 0)
+    systems = [Scheduler(shuffled, STEP, policy="mixed", max_running=32, rate=rate) for rate in (1.0, 30.0)]
+    assert sum(check(systems, {"ttft": 0.1}, EarlyStopCriterion(0.8, 0.2, 0.3, True), True, True)) == 2
+    assert check(systems, {"ttft": 0.1}, EarlyStopCriterion(0.8, 0.5, 0.5, True), True, True) == (0, 0)
 
 
 def test_a_hopeless_system_costs_little():
-    lane = Lane(CHAT, STEP, "mixed", 32, block_size=16, num_blocks=300, rate=60.0)
+    lane = Scheduler(CHAT, STEP, policy="mixed", max_running=32, block_size=16, num_blocks=300, rate=60.0)
     nothing = {name: np.array([math.nan]) for name in SLOS}
     yes = np.array([True])
-    limits = {**nothing, "ttft": np.array([0.3])}
-    found = run_systems([lane], early_stop=EarlyStopRequest(Criterion(0.9, 0.2, 0.2, True), limits, yes, yes))
+    found = run_systems(
+        [lane],
+        early_stop=EarlyStopRequest(
+            EarlyStopCriterion(0.9, 0.2, 0.2, True), {**nothing, "ttft": np.array([0.3])}, yes, yes
+        ),
+    )
     assert found.early_stop.stopped[0]
     # The first late requests say that it fails, long before they are served.
     assert np.isnan(found.first_token_s).sum() > 0.6 * len(CHAT)
@@ -203,10 +212,10 @@ def test_verdicts_of_any_systems(cases, target, shares, joint, stops, scale):
     limits = {"ttft": scale, "tpot": scale / 5, "e2e": 4 * scale, "itl_max": scale}
     count = len(systems)
     columns = {name: np.full(count, limit) for name, limit in limits.items()}
-    criterion = Criterion(target, *shares, joint)
+    criterion = EarlyStopCriterion(target, *shares, joint)
     verdicts = EarlyStopRequest(criterion, columns, np.full(count, stops[0]), np.full(count, stops[1]))
-    whole = run_systems(systems, gaps=True)
-    early = run_systems(systems, gaps=True, early_stop=verdicts)
+    whole = run_systems(systems, itl=True)
+    early = run_systems(systems, itl=True, early_stop=verdicts)
     for i in range(count):
         if early.early_stop.stopped[i]:
             expected = verdict(whole.result(i), limits, criterion, *stops)

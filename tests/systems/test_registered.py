@@ -17,7 +17,7 @@ from servesweep.serving import (
     system_kinds,
 )
 from servesweep.serving.run import run_systems
-from servesweep.serving.scheduler import Lane
+from servesweep.serving.scheduler import Scheduler
 from strategies import LaneCase, lane_cases
 from strategies_systems import system_batches
 
@@ -45,7 +45,7 @@ OF_SYSTEMS = [
 ]
 
 
-@pytest.mark.parametrize("order", orders_of(Lane))
+@pytest.mark.parametrize("order", orders_of(Scheduler))
 @pytest.mark.parametrize(("policy", "memory"), SCHEDULERS)
 def test_schedulers(policy: str, memory: str, order: str) -> None:
     """Batches of lanes, and each step of some."""

@@ -212,7 +212,7 @@ def test_lanes_among_systems(cases: list[SystemCase], lane_cases: list[LaneCase]
     """A scheduler of its own beside serving systems is what it is without them."""
     systems, lanes = systems_of(cases), lanes_of(lane_cases)
     mixed = servesweep.run_systems([*systems, *lanes])
-    alone = servesweep.run_lanes(lanes)
+    alone = servesweep.run_schedulers(lanes)
     for i in range(len(lanes)):
         assert_identical_lanes(mixed, len(systems) + i, alone, i)
     check_results(mixed, cases)

@@ -92,7 +92,7 @@ def step():
 def test_a_colocated_scheduler_is_played_back_as_the_lane_that_it_is(step):
     traffic = servesweep.conversation_workload(60, rate=20.0)
     options = {"max_running": 32, "block_size": 16, "num_blocks": 600}
-    alone = timeline(servesweep.Lane(traffic, step, "mixed", **options))
+    alone = timeline(servesweep.Scheduler(traffic, step, policy="mixed", **options))
     same = timeline(servesweep.Colocated(traffic, step, policy="mixed", memory="paged", **options))
     assert alone.segments == same.segments
     assert sum(map(len, alone.preempted_s)) > 0
@@ -119,7 +119,15 @@ def test_a_disaggregated_system_has_phases_and_transfers(step):
 
 
 def test_the_trace_has_every_step_and_every_segment(step):
-    lane = servesweep.Lane(servesweep.conversation_workload(50, rate=20.0), step, "chunked", 32, 16, 600, 512)
+    lane = servesweep.Scheduler(
+        servesweep.conversation_workload(50, rate=20.0),
+        step,
+        policy="chunked",
+        max_running=32,
+        block_size=16,
+        num_blocks=600,
+        token_budget=512,
+    )
     found = timeline(lane)
     trace = json.loads(json.dumps(chrome_trace(found, "a title"), allow_nan=False))
     events = trace["traceEvents"]
