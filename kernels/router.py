@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .arrays import Bools, Floats, Ints
 
-LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO, DRAWN = range(5)
-"""How a group picks an instance. DRAWN: `Groups.drawn` says which; the lane in it is still the least loaded one."""
+LEAST, FIRST_DRAWN, BETTER_OF_TWO = range(3)
+"""How a group picks an instance: the one with the least load, on a tie the first; the one that was drawn for the
+request; or the one with less load of two that were drawn. Of its lanes it is always the one with the fewest
+requests."""
 
 
 @dataclass
@@ -18,7 +22,8 @@ class Groups:
     """Groups of lanes that share a stream of requests: G groups of at most I instances of at most P lanes."""
 
     members: Ints  # [G, I, P] place of each lane in the batch, -1 where there is none
-    rule: Ints  # [G] LEAST_LOADED, ...
+    rule: Ints  # [G] LEAST, ...
+    load: Ints  # [G] which of `Router.loads` is compared
     count: Ints  # [G] requests
     next: Ints  # [G] the request that arrives next
     stream: Ints  # [G] offset of the group's requests in `Router.arrivals`, ...
@@ -37,11 +42,12 @@ class Router:
         prompt: Floats,
         total: Floats,
         drawn: npt.NDArray[np.int32],
+        loads: tuple[Callable[[Any, Ints, Floats], Floats], ...],
         width: int,
     ) -> None:
-        self.groups = groups
+        self.groups, self.loads = groups, loads
         self.arrivals, self.prompts, self.totals = arrival, prompt, total
-        self.drawn = drawn  # [*, 2] instances drawn for a request: both of POWER_OF_TWO, the first of DRAWN
+        self.drawn = drawn  # [*, 2] instances drawn for a request: both of BETTER_OF_TWO, the first of FIRST_DRAWN
         self.width = width  # places of a row of RequestRows
         self.group_of = np.zeros(int(groups.members.max(initial=-1)) + 1, np.int64)  # [L]
         self._number_lanes()

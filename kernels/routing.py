@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import Floats, Ints
 from .batch import Batch
-from .router import LEAST_LOADED, LEAST_TOKENS, POWER_OF_TWO, Router
+from .router import BETTER_OF_TWO, LEAST, Router
 
 
 def route(batch: Batch) -> None:
@@ -37,26 +37,35 @@ def _pick(batch: Batch, router: Router, groups: Ints, arrival: Floats) -> Ints:
     lanes = g.members[groups]
     there = lanes >= 0
     rule = g.rule[groups]
-    requests, outstanding = _loads(batch, lanes, arrival[:, None, None])
-    value = np.where((rule == LEAST_LOADED)[:, None, None], requests, outstanding)
-    tokens = (rule == LEAST_TOKENS).nonzero()[0]
-    if tokens.size:
-        value[tokens] = _tokens(batch, lanes[tokens], arrival[tokens, None, None])
-    value *= there  # lanes that are not there add nothing to their instance
-    of_instance = np.where(there[:, :, 0], value.sum(axis=2), np.inf)
+    load = _load(batch, router, groups, lanes, arrival)
+    load *= there  # lanes that are not there add nothing to their instance
+    of_instance = np.where(there[:, :, 0], load.sum(axis=2), np.inf)
     instance = of_instance.argmin(axis=1)
-    rows = (rule >= POWER_OF_TWO).nonzero()[0]
+    rows = (rule != LEAST).nonzero()[0]
     if rows.size:
         first, second = router.drawn[g.drawn_row[groups[rows]] + g.next[groups[rows]]].T
-        better = (rule[rows] == POWER_OF_TWO) & (of_instance[rows, second] < of_instance[rows, first])
+        better = (rule[rows] == BETTER_OF_TWO) & (of_instance[rows, second] < of_instance[rows, first])
         instance[rows] = np.where(better, second, first)
     rows = np.arange(groups.size)
     if lanes.shape[2] == 1:
         picked: Ints = lanes[rows, instance, 0]
         return picked
+    requests = queued_or_running(batch, lanes, arrival[:, None, None])
     of_lane = np.where(there[rows, instance], requests[rows, instance], np.inf)
     least: Ints = lanes[rows, instance, of_lane.argmin(axis=1)]
     return least
+
+
+def _load(batch: Batch, router: Router, groups: Ints, lanes: Ints, arrival: Floats) -> Floats:
+    """What the router of each group compares, of its `lanes` [g, I, P]."""
+    if len(router.loads) == 1:
+        return router.loads[0](batch, lanes, arrival[:, None, None])
+    which, load = router.groups.load[groups], np.zeros(lanes.shape)
+    for place, load_of in enumerate(router.loads):
+        rows = (which == place).nonzero()[0]
+        if rows.size:
+            load[rows] = load_of(batch, lanes[rows], arrival[rows, None, None])
+    return load
 
 
 def _send(batch: Batch, router: Router, groups: Ints, lanes: Ints, place: Ints, arrival: Floats) -> None:
@@ -75,28 +84,37 @@ def _send(batch: Batch, router: Router, groups: Ints, lanes: Ints, place: Ints, 
     batch.inflow.send(lanes, total)
 
 
-def _loads(batch: Batch, lanes: Ints, arrival: Floats) -> tuple[Floats, Floats]:
-    """Load of `least_loaded`, and requests that are not done, of `lanes`, shapes alike (-1: of no meaning)."""
-    queue, reserved, decodes, rules = batch.queue, batch.reserved_memory, batch.decodes, batch.rules
-    number, head = batch.inflow.routed[lanes], queue.head[lanes]
-    load: Floats
-    if not rules.reserve:
-        load = decodes.running[lanes] + (number - head) + queue.preempted_waiting[lanes]
-        return load, load
+def queued_or_running(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
+    """Requests queued or running, on prefill instances tokens queued, of `lanes`, when a request arrives. Shapes
+    alike, -1: of no meaning."""
+    reserved, rules = batch.reserved_memory, batch.rules
     if not rules.decodes:
-        place = batch.params.row[lanes] + number
-        load = batch.requests.prompts_before[place] - queue.prompts_at_head[lanes]
-        in_batch: Floats = np.where(batch.clock.now[lanes] >= arrival, batch.inflow.batch_requests[lanes], 0)
-        return load, in_batch + (number - head)
-    outstanding: Floats = (number - reserved.decode_queue_head[lanes]) + decodes.decoding[lanes]
-    if not rules.prefills:
-        return outstanding, outstanding
-    # Not those taken up whose prefill has not ended, or ends with a step that is not over.
-    load = outstanding - (head - reserved.prefilled_end[lanes])
-    return load, outstanding
+        place = batch.params.row[lanes] + batch.inflow.routed[lanes]
+        load: Floats = batch.requests.prompts_before[place] - batch.queue.prompts_at_head[lanes]
+        return load
+    load = not_done(batch, lanes, arrival)
+    if rules.reserve and rules.prefills:
+        # Not those taken up whose prefill has not ended, or ends with a step that is not over.
+        load = load - (batch.queue.head[lanes] - reserved.prefilled_end[lanes])
+    return load
 
 
-def _tokens(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
+def not_done(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
+    """Requests that are not done. Shapes alike."""
+    queue, decodes, rules = batch.queue, batch.decodes, batch.rules
+    number, head = batch.inflow.routed[lanes], queue.head[lanes]
+    outstanding: Floats
+    if not rules.reserve:
+        outstanding = decodes.running[lanes] + (number - head) + queue.preempted_waiting[lanes]
+    elif not rules.decodes:
+        in_batch = np.where(batch.clock.now[lanes] >= arrival, batch.inflow.batch_requests[lanes], 0)
+        outstanding = in_batch + (number - head)
+    else:
+        outstanding = (number - batch.reserved_memory.decode_queue_head[lanes]) + decodes.decoding[lanes]
+    return outstanding
+
+
+def tokens_not_done(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
     """Tokens of requests that are not done: prompt + output, on prefill instances prompts. Shapes alike."""
     inflow = batch.inflow
     if batch.rules.decodes:

@@ -1,7 +1,7 @@
 """The routers: one row each. Who gets which request; the rules are in docs/systems.md.
 
-A new router is a row here, and its rules in the reference (reference_systems.py); the engine needs another one only for
-a load that it does not know yet (kernels/router.py).
+A new router is a row here, and its rules in the reference (reference_systems.py). A load that no router compares yet is
+a function of the engine's batch, as those of kernels/routing.py are.
 """
 
 from __future__ import annotations
@@ -12,23 +12,28 @@ from typing import Literal
 
 import numpy as np
 
-from ..arrays import Int32s
-from ..kernels.router import DRAWN, LEAST_LOADED, LEAST_OUTSTANDING, LEAST_TOKENS, POWER_OF_TWO
+from ..arrays import Floats, Int32s, Ints
+from ..kernels.batch import Batch
+from ..kernels.router import BETTER_OF_TWO, FIRST_DRAWN, LEAST
+from ..kernels.routing import not_done, queued_or_running, tokens_not_done
 
 RouterName = Literal["least_loaded", "least_outstanding", "least_tokens", "round_robin", "random", "power_of_two"]
 Draw = Callable[[np.random.Generator, int, int], Int32s]
+Load = Callable[[Batch, Ints, Floats], Floats]
 
 
 @dataclass(frozen=True)
-class Router:
+class RouterKind:
     """Which instance a request goes to.
 
     Parameters
     ----------
     name, meaning
         What it is called, and a line about it.
+    load
+        What it compares, of (batch, lanes, arrival of the request), in one shape; of an instance the sum of its lanes.
     rule
-        How the engine picks an instance.
+        How an instance is picked: a rule of kernels/router.py.
     draw
         Instances for all requests before the run, of (generator, requests, instances): int32 [n, 2], of which a rule
         looks at the first or at both; None: nothing is drawn.
@@ -40,7 +45,8 @@ class Router:
 
     name: RouterName
     meaning: str
-    rule: int
+    load: Load = not_done
+    rule: int = LEAST
     draw: Draw | None = None
     seeded: bool = False
     splits: bool = False
@@ -75,19 +81,19 @@ def _two(rng: np.random.Generator, n: int, instances: int) -> Int32s:
     return drawn
 
 
-ROUTERS: dict[str, Router] = {
+ROUTERS: dict[str, RouterKind] = {
     row.name: row
     for row in (
-        Router(
+        RouterKind(
             "least_loaded",
             "the instance with the fewest requests queued or running (prefill: tokens queued)",
-            LEAST_LOADED,
+            queued_or_running,
         ),
-        Router("least_outstanding", "the one with the fewest requests that are not done", LEAST_OUTSTANDING),
-        Router("least_tokens", "the one with the fewest tokens of requests that are not done", LEAST_TOKENS),
-        Router("round_robin", "one after the other", DRAWN, _in_turn, splits=True),
-        Router("random", "any", DRAWN, _any, seeded=True, splits=True),
-        Router("power_of_two", "the better of two drawn at random", POWER_OF_TWO, _two, seeded=True),
+        RouterKind("least_outstanding", "the one with the fewest requests that are not done", not_done),
+        RouterKind("least_tokens", "the one with the fewest tokens of requests that are not done", tokens_not_done),
+        RouterKind("round_robin", "one after the other", rule=FIRST_DRAWN, draw=_in_turn, splits=True),
+        RouterKind("random", "any", rule=FIRST_DRAWN, draw=_any, seeded=True, splits=True),
+        RouterKind("power_of_two", "the better of two drawn at random", not_done, BETTER_OF_TWO, _two, seeded=True),
     )
 }
 DEFAULT_ROUTER: RouterName = "least_loaded"

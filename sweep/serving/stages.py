@@ -317,9 +317,12 @@ class StageBatch:
                 end += len(stage.queue)
             drawn_row.append(known.get(key, 0))
         which = self.queue_of
+        routers = [ROUTERS[stage.router] for stage in stages]
+        loads = tuple(dict.fromkeys(row.load for row in routers))
         groups = Groups(
             members=lanes,
-            rule=np.array([ROUTERS[stage.router].rule for stage in stages], np.int64),
+            rule=np.array([row.rule for row in routers], np.int64),
+            load=np.array([loads.index(row.load) for row in routers], np.int64),
             count=np.array([len(stage.queue) for stage in stages], np.int64),
             next=np.zeros(len(stages), np.int64),
             stream=which * arrival.shape[1],
@@ -328,7 +331,7 @@ class StageBatch:
             speed=np.array([stage.rate for stage in stages]),
         )
         width = min(_WIDTH, self.width + 4)
-        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), width)
+        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), loads, width)
 
     def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
         """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
@@ -389,7 +392,6 @@ def _split(stage: Stage) -> list[Queue]:
 
 
 def _draws(stage: Stage) -> Int32s:
-    """What the router draws for every request. [n, 2]"""
     return ROUTERS[stage.router].drawn([stage.router_seed, stage.draw_stage], len(stage.queue), stage.instances)
 
 
