@@ -58,11 +58,8 @@ def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats) -> None:
     """Admit preempted requests, one a lane and round; adds to `batch_tokens`."""
     p, queue, decodes, memory, prefills = batch.params, batch.queue, batch.decodes, batch.memory, batch.prefills
     changed, blocks = lanes, queue.head_blocks[lanes]
-    while True:
-        fits = memory.fits_at(lanes, blocks)
-        lanes, blocks = lanes[fits], blocks[fits]
-        if not lanes.size:
-            break
+    lanes = lanes[memory.fits_at(lanes, blocks)]  # all of them do; counted, as more are taken from it
+    while lanes.size:
         tokens = queue.take_preempted(lanes)
         decodes.admit_one(lanes)
         memory.take_at(lanes, blocks)
@@ -73,7 +70,10 @@ def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats) -> None:
         lanes = lanes[(queue.preempted_waiting[lanes] > 0) & (decodes.running[lanes] < p.max_running[lanes])]
         if batch.any_exclusive:
             lanes = lanes[batch_tokens[lanes] + queue.preempted_head_tokens(lanes) <= p.max_tokens[lanes]]
-        blocks = queue.blocks_of_preempted(lanes)
+        if lanes.size:
+            blocks = queue.blocks_of_preempted(lanes)
+            fits = memory.fits_at(lanes, blocks)
+            lanes, blocks = lanes[fits], blocks[fits]
     queue.look_at(changed)
 
 

@@ -13,23 +13,29 @@ from .records import new_record
 
 
 class Counter(NamedTuple):
-    """One of `COUNTERS`. `of_several` is how the lanes of a system are put together: sum or max."""
+    """One of `COUNTERS`.
+
+    of_lanes   how the lanes of a system are put together: sum or max
+    of_stages  the same of prefill and decode instances: sum, or last for that of the decode instances
+    """
 
     name: str
     unit: str
     meaning: str
-    of_several: str
+    of_lanes: str
+    of_stages: str
 
 
-def _about(unit: str, meaning: str, of_several: str = "sum") -> dict[str, str]:
-    return {"unit": unit, "meaning": meaning, "of_several": of_several}
+def _about(unit: str, meaning: str, of_lanes: str = "sum", of_stages: str = "sum") -> dict[str, str]:
+    return {"unit": unit, "meaning": meaning, "of_lanes": of_lanes, "of_stages": of_stages}
 
 
 @dataclass
 class Totals:
     """The counters of a whole run: one row a counter, with its unit and meaning. Every field [L], lanes as given.
 
-    A new one is a line here, and one in totals.py that says what it is at the end of a run.
+    A new one is a line here, and a field of Counts with its name and a verb, which a phase calls. Results carry it in
+    their `counters`. Where it is more than what phases count, totals.py says what it is at the end of a run.
     """
 
     steps: Floats = field(metadata=_about("steps", "steps that are not idle"))
@@ -37,9 +43,13 @@ class Totals:
     recomputed_tokens: Floats = field(
         metadata=_about("tokens", "of those, by requests that had been preempted at least once")
     )
-    peak_blocks: Floats = field(metadata=_about("blocks", "most held in any step; 0 under unlimited memory", "max"))
-    running_steps: Floats = field(metadata=_about("requests", "running requests, summed over steps"))
-    block_steps: Floats = field(metadata=_about("blocks", "blocks held, summed over steps; 0 under unlimited memory"))
+    peak_blocks: Floats = field(
+        metadata=_about("blocks", "most held in any step; 0 under unlimited memory", "max", "last")
+    )
+    running_steps: Floats = field(metadata=_about("requests", "running requests, summed over steps", of_stages="last"))
+    block_steps: Floats = field(
+        metadata=_about("blocks", "blocks held, summed over steps; 0 under unlimited memory", of_stages="last")
+    )
     busy_s: Floats = field(metadata=_about("s", "inside steps; prefill instances: until the next batch can start"))
 
     def rows(self) -> Iterator[tuple[Counter, Floats]]:
@@ -48,9 +58,7 @@ class Totals:
             yield counter, getattr(self, counter.name)
 
 
-COUNTERS = tuple(
-    Counter(f.name, f.metadata["unit"], f.metadata["meaning"], f.metadata["of_several"]) for f in fields(Totals)
-)
+COUNTERS = tuple(Counter(row.name, **row.metadata) for row in fields(Totals))
 
 
 def new_totals(lanes: int, value: float = 0.0) -> Totals:

@@ -73,7 +73,7 @@ class Decodes:
 
     def finish(self, lanes: Ints, number: Numbers, context: Numbers) -> None:
         """The `number` requests of each of `lanes` [n] that finish next are done, `context` [L] less is held. Their
-        slots are freed by `free`."""
+        slots are freed by `vacate`."""
         decoding = self.decoding[lanes] - number
         self.decoding[lanes] = decoding
         self.running[lanes] -= number
@@ -88,7 +88,7 @@ class Decodes:
         self.running[lanes] -= number
         self.next_end[lanes] = self.end_before(lanes, decoding)
 
-    def free(self, index: Ints) -> None:
+    def vacate(self, index: Ints) -> None:
         """Free slots, at `index` [n] of the flattened ones."""
         self.slots.ravel()[index] = FREE
 

@@ -43,7 +43,7 @@ def leave(
 ) -> None:
     """Requests of `lanes`, of `total` tokens, finish at `tick` and leave their slots, `index` of the flattened ones.
     What is counted by lane and not by request is left to the caller. All [n]."""
-    batch.decodes.free(index)
+    batch.decodes.vacate(index)
     batch.times.finish(batch.cells(lanes, requests), finish_s)
     if batch.paged:
         batch.memory.stop(lanes, tick, total - ONE)

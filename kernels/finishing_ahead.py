@@ -42,8 +42,8 @@ def finish_ahead(batch: Batch) -> None:
     after[0] += decodes.context[lanes]
     _add_up(after)
     before = after + total  # context, at the very end of a request
-    first, half, most = step_time_lines(batch, lanes, decoding, before - grown)
-    time = steps * (first + half * (steps - ONE))
+    first_step_s, half_slope_s, steps_to_crossover = step_time_lines(batch, lanes, decoding, before - grown)
+    time = steps * (first_step_s + half_slope_s * (steps - ONE))
     time[0] += clock.now[lanes]
     _add_up(time)
 
@@ -52,8 +52,8 @@ def finish_ahead(batch: Batch) -> None:
         until = np.minimum(until, batch.inflow.horizon[lanes])
     # The last finish is left to a leap: what that notes of the blocks is what the next request is admitted by.
     passed = (time < until) & (decoding > ZERO) & (end < decodes.last_end(lanes))
-    if most is not None:
-        passed &= steps <= most
+    if steps_to_crossover is not None:
+        passed &= steps <= steps_to_crossover
     if batch.paged:
         passed &= batch.memory.sure_to_fit(lanes, before, decoding)  # otherwise a leap counts blocks
     for later in range(1, passed.shape[0]):

@@ -36,10 +36,10 @@ def leap(batch: Batch) -> None:
         moves = (steps[pieces.lanes] > ZERO).nonzero()[0]
         pieces = Pieces(pieces.lanes[moves], pieces.tokens[moves])
 
-    first, half, most = step_time_lines(batch, ALL, decoding, context, pieces)
-    if most is not None:
-        np.minimum(steps, most, out=steps)
-    end = end_after(now, first, half, steps)
+    first_step_s, half_slope_s, steps_to_crossover = step_time_lines(batch, ALL, decoding, context, pieces)
+    if steps_to_crossover is not None:
+        np.minimum(steps, steps_to_crossover, out=steps)
+    end = end_after(now, first_step_s, half_slope_s, steps)
 
     arrival = batch.queue.head_arrival
     stops = (arrival <= end) & busy
@@ -58,25 +58,26 @@ def leap(batch: Batch) -> None:
         stops = (arrival <= end) & busy
     rows = stops.nonzero()[0]
     if rows.size:
-        steps[rows], end[rows] = until_arrival(now[rows], arrival[rows], first[rows], half[rows], steps[rows])
+        lines = first_step_s[rows], half_slope_s[rows]
+        steps[rows], end[rows] = until_arrival(now[rows], arrival[rows], *lines, steps[rows])
     if batch.reserve and np.count_nonzero(clock.wakes_now):
         # A lane that was idle takes its first step whoever else has arrived at that moment.
         rows = (clock.wakes_now & busy & (steps == 0)).nonzero()[0]
         steps[rows] = 1
-        end[rows] = end_after(now[rows], first[rows], half[rows], steps[rows])
+        end[rows] = end_after(now[rows], first_step_s[rows], half_slope_s[rows], steps[rows])
         clock.start_steps()
 
     after = context + steps * decoding
     if batch.paged:
         rows = batch.memory.leap(after, steps, batch.budgets)
         if rows.size:
-            end[rows] = end_after(now[rows], first[rows], half[rows], steps[rows])
+            end[rows] = end_after(now[rows], first_step_s[rows], half_slope_s[rows], steps[rows])
             after[rows] = context[rows] + steps[rows] * decoding[rows]
     if batch.log is not None:
         piece = 0.0 if pieces is None else pieces.of_all(decoding.size)
-        log_leap(batch, batch.log, steps, first, half, piece)
+        log_leap(batch, batch.log, steps, first_step_s, half_slope_s, piece)
     if batch.keeps_itl:
-        itl.leap(batch, steps, first, half, end)
+        itl.leap(batch, steps, first_step_s, half_slope_s, end)
 
     clock.leap(end, steps)
     decodes.leap(after)

@@ -6,6 +6,7 @@ import numpy as np
 
 from .arrays import Floats, Ints
 from .batch import Batch
+from .counters import COUNTERS
 from .params import NO_LIMIT
 from .ranges import spread
 
@@ -13,21 +14,25 @@ _AT_A_TIME = 2**15  # requests whose sums are taken together
 
 
 def totals_of(batch: Batch, lanes: Ints) -> dict[str, Floats]:
-    """Every counter of counters.COUNTERS, of lanes whose run is over, by name. Each [n]."""
+    """Every counter of counters.COUNTERS, of lanes whose run is over, by name: what is written here, else what phases
+    have counted. Each [n]."""
     p, clock, counts = batch.params, batch.clock, batch.counts
     counted = (p.num_blocks[lanes] < NO_LIMIT) & batch.rules.decodes
     peak = batch.reserved_memory.peak_reserved if batch.reserve else batch.memory.peak
     tokens, emitted, blocks = _without_preemption(batch, lanes)
     steps = clock.tick[lanes] + clock.prefill_steps[lanes]
-    return {
+    values = {
         "steps": steps,
         "prefill_tokens": tokens + counts.repeated_tokens[lanes],
-        "recomputed_tokens": counts.recomputed_tokens[lanes],
         "peak_blocks": np.where(counted, peak[lanes], 0),
         "running_steps": emitted + counts.non_emitting_request_steps[lanes],
         "block_steps": np.where(counted, blocks + counts.non_emitting_block_steps[lanes], 0),
         "busy_s": np.where(steps > 0, clock.now[lanes] - clock.idle_s[lanes], 0),
     }
+    for counter in COUNTERS:
+        if counter.name not in values:
+            values[counter.name] = getattr(counts, counter.name)[lanes]
+    return values
 
 
 def _without_preemption(batch: Batch, lanes: Ints) -> Floats:

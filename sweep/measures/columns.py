@@ -118,7 +118,9 @@ def _limits(name: str, value: ArrayLike, systems: int) -> Floats:
 
 def _systems_of(results: SystemArrays, rows: slice) -> SystemArrays:
     itl = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in ITL}
-    return cast(SystemArrays, SimpleNamespace(**{name: getattr(results, name)[rows] for name in ROWS}, **itl))
+    counters = {name: values[rows] for name, values in results.counters.items()}
+    columns = {name: getattr(results, name)[rows] for name in ROWS}
+    return cast(SystemArrays, SimpleNamespace(**columns, **itl, counters=counters))
 
 
 def _measures(

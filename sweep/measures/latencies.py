@@ -52,6 +52,10 @@ class SystemArrays(Protocol):
         """The instances of all systems; None where nothing is known of them."""
 
     @property
+    def counters(self) -> Mapping[str, Floats]:
+        """Every counter of the engine by name [C] (kernels/counters.py); empty where nothing was simulated."""
+
+    @property
     def itl_max_s(self) -> Floats | None:
         """The longest time between two tokens of each request [C, N]; None where they were not kept."""
 

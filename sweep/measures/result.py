@@ -6,6 +6,7 @@ Letters: N requests, in the order of the workload.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -73,6 +74,8 @@ class Result:
         float64 [N], seconds: the longest time between two tokens. None: not kept (`run_systems` keeps it with `itl`).
     itl_counts
         Times between tokens, counted by length. None: not kept.
+    counters
+        Every counter of the engine by name (kernels/counters.py), those above among them.
 
     Raises
     ------
@@ -104,6 +107,7 @@ class Result:
         instances: InstanceFacts | None = None,
         itl_max_s: ArrayLike | None = None,
         itl_counts: Floats | None = None,
+        counters: Mapping[str, float] | None = None,
     ) -> None:
         self.arrival_s: Floats = np.asarray(arrival_s, dtype=np.float64)
         if self.arrival_s.ndim != 1:
@@ -131,6 +135,7 @@ class Result:
         self.instances = instances
         self.itl_max_s = None if itl_max_s is None else _column("itl_max_s", itl_max_s, np.float64, n)
         self.itl_counts = itl_counts
+        self.counters = dict(counters or {})
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -236,7 +241,8 @@ def one_system(result: Result) -> SystemArrays:
     """A result seen as a batch of one system; the arrays are views."""
     columns = {name: np.asarray(getattr(result, name))[None] for name in ROWS if name != "n_requests"}
     itl = {name: None if getattr(result, name) is None else getattr(result, name)[None] for name in ITL}
-    others = {"n_requests": np.array([len(result)]), "instances": result.instances, **itl}
+    counters = {name: np.array([value]) for name, value in result.counters.items()}
+    others = {"n_requests": np.array([len(result)]), "instances": result.instances, "counters": counters, **itl}
     return cast(SystemArrays, SimpleNamespace(**others, **columns))
 
 
@@ -294,6 +300,7 @@ class SystemResults:
     itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
     itl_counts: Floats | None = None  # [C, kernels.itl_bins.BINS] times between tokens of all requests, by length
     early_stop: EarlyStopOutcome | None = None  # where systems could be stopped early
+    counters: dict[str, Floats] = field(default_factory=dict)  # [C] every counter of the engine by name
     step_logs: dict[int, StepColumns] = field(default_factory=dict)  # by place of the system
 
     def result(self, system: int) -> Result:
@@ -321,6 +328,7 @@ class SystemResults:
             itl_counts=None if self.itl_counts is None else self.itl_counts[system],
             batch_steps=int(self.batch_steps[system]),
             instances=self.instances.of(system),
+            counters={name: float(values[system]) for name, values in self.counters.items()},
         )
 
 

@@ -146,13 +146,14 @@ def _keep(results: SystemResults, ran: StageResults, systems: Ints, queues: Queu
 
 
 def _count(results: SystemResults, ran: StageResults, systems: Ints) -> None:
-    for name in ("steps", "prefill_tokens", "recomputed_tokens", "busy_s"):
-        counted = getattr(results, name)
-        counted[systems] += getattr(ran.totals, name).astype(counted.dtype)
+    """Put the counters of a stage to those of the stages before it."""
+    for counter, values in ran.totals.rows():
+        counted = results.counters.setdefault(counter.name, np.zeros(len(results.steps)))
+        counted[systems] = values + (counted[systems] if counter.of_stages == "sum" else 0)
+        named = getattr(results, counter.name, None)
+        if named is not None:
+            named[systems] = counted[systems].astype(named.dtype)
     results.batch_steps[systems] = ran.totals.steps.astype(np.int64)
-    results.peak_blocks[systems] = ran.totals.peak_blocks.astype(np.int64)
-    results.running_steps[systems] = ran.totals.running_steps
-    results.block_steps[systems] = ran.totals.block_steps
 
 
 def _second_stage(

@@ -139,7 +139,7 @@ def run_stages(
             results.logs.setdefault(owner, []).append((*divmod(lane, stages[owner].lanes), columns))
     for counter, values in results.lane_totals.rows():
         summed = np.zeros(len(stages))
-        if counter.of_several == "max":
+        if counter.of_lanes == "max":
             np.maximum.at(summed, results.lane_stage, values)
         elif lanes:
             summed = np.bincount(results.lane_stage, values, len(stages)).astype(np.float64)

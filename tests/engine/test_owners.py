@@ -214,3 +214,13 @@ def test_no_module_shares_its_name_with_what_it_defines() -> None:
     for module in MODULES:
         defined = {node.name for node in tree_of(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         assert module not in defined
+
+
+# Whether blocks fit.
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"memory", "reserved_memory", "totals"}))
+def test_nobody_but_memory_decides_whether_blocks_fit(module: str) -> None:
+    """What an answer could be made from is read in one file only."""
+    read = {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+    assert not read & {"free", "used", "reserved", "peak", "blocks_per_token", "blocks_in_doubt"} - ALLOWED.get(module, set())

@@ -148,7 +148,7 @@ def test_measures_leave_the_results_alone():
 
 def test_no_systems_give_empty_columns():
     empty = random_result(np.random.default_rng(0), 5)
-    others = {"instances": None, "itl_max_s": None, "itl_counts": None}
+    others = {"instances": None, "itl_max_s": None, "itl_counts": None, "counters": {}}
     arrays = {name: value[:0] for name, value in vars(batch([empty])).items() if name not in others}
     lanes = SimpleNamespace(**arrays, **others)
     found = measures(lanes, limits={}, warmup=0.2, cooldown=0.2, n_gpus=1)

@@ -189,7 +189,7 @@ def batch(results):
         if columns[0].ndim:
             columns = [np.pad(x, (0, width - len(x)), constant_values=padding.get(name, np.nan)) for x in columns]
         lanes[name] = np.stack(columns)
-    return SimpleNamespace(itl_max_s=None, itl_counts=None, **lanes)
+    return SimpleNamespace(itl_max_s=None, itl_counts=None, counters={}, **lanes)
 
 
 def same(a, b):
