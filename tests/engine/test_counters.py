@@ -8,16 +8,16 @@ from servesweep.kernels.counters import COUNTERS
 from servesweep.kernels.phases import NAMES, PHASES, steps_of
 from servesweep.kernels.rules import Rules
 from servesweep.serving.run import run_systems
-from servesweep.serving.scheduler import Lane, new_engine
+from servesweep.serving.scheduler import Scheduler, new_engine
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def lanes() -> list[Lane]:
+def lanes() -> list[Scheduler]:
     step = ConstantStepTime(0.1)
     work = make_workload(30, 1.0, 10, 5)
     return [
-        Lane(work, step, policy=policy, max_running=8, block_size=4, num_blocks=24, token_budget=budget, rate=20.0)
+        Scheduler(work, step, policy=policy, max_running=8, block_size=4, num_blocks=24, token_budget=budget, rate=20.0)
         for policy, budget in (("mixed", None), ("chunked", 8), ("prefill_first", None))
     ]
 
