@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checks import nearest
 from ..experiment.cell_selection import conditions, is_written
 from ..experiment.keys import column_of
 from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
+from ..messages import nearest
 from ..tables.filenames import RESULTS, table_file
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def command_line(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, ConfigError):
             say(str(error))
             if len(error.problems) > 1:
-                say(f"{len(error.problems)} errors; nothing was run")
+                say(f"{len(error.problems):,} errors; nothing was run")
             return EXIT_USAGE
         say(f"unexpected error, {type(error).__name__}: {error} (--debug shows where)")
         return EXIT_UNEXPECTED

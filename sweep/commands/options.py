@@ -80,9 +80,9 @@ def a_share(text: str) -> float:
 
 def slo_limits(texts: Sequence[str] | None) -> dict[str, float] | None:
     """The keys of [slo], in milliseconds, that texts such as "ttft:200" stand for; ConfigError for what is none."""
-    from ..checks import nearest
     from ..experiment.tables import ConfigError
     from ..measures.slo import SLOS
+    from ..messages import nearest
 
     if texts is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import nearest
+from ..messages import nearest
 from .keys import column_of, key_names
 from .tables import ROLE_TABLES, TABLES
 

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..checks import MAX_TOKENS, nearest
+from ..checks import MAX_TOKENS
+from ..messages import MOST_PROBLEMS, clipped, nearest, shown_as_toml
 from ..workloads.workload import MAX_SIGMA, LognormalLen
 from .cell_selection import check_columns
 from .combinations import clashes, defaults
 from .keys import Key, deciders, key_names, key_of, unmet
 from .tables import TABLES, TRACE_COLUMNS, ConfigError, Experiment
 from .toml_lines import line_of
-from .toml_values import format_value
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
 _LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0, highest=MAX_SIGMA)}  # as `LognormalLen`
 _LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1, highest=MAX_TOKENS)}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME_LENGTH = 200
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_LENGTH - 1}}}")
 
 
 class Checker:
@@ -42,7 +43,7 @@ class Checker:
         place = next((self.places[path[:end]] for end in ends if path[:end] in self.places), None)
         line = 0 if place else line_of(self.lines, path) or 0
         place = place or (f"{self.source}:{line}" if line else self.source)
-        self.problems.append((line, f"{place}: {'.'.join(path)}{message}"))
+        self.problems.append((line, f"{place}: {'.'.join(clipped(part, 100) for part in path)}{message}"))
 
     def sound(self, table: str, *keys: str) -> bool:
         """Whether checks that look at these keys make sense: none of them has a problem already."""
@@ -50,18 +51,19 @@ class Checker:
 
     def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
         """Note a value that is not allowed."""
-        self.problem(path, f" = {format_value(value)}: {allowed}")
+        self.problem(path, f" = {shown_as_toml(value)}: {allowed}")
 
     def experiment(self, tables: dict[str, Any]) -> Experiment:
         """The experiment that tables describe; ConfigError with all that is wrong."""
-        for key in [key for key in tables if key not in ("name", *TABLES)]:
+        for place, key in enumerate(key for key in tables if key not in ("name", *TABLES)):
             kind = "table" if isinstance(tables[key], Mapping) else "key"
-            self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES])}")
+            self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES], place)}")
         name = tables.get("name", "experiment")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self.wrong(
-                ("name",), name, "must be a string of letters, digits, dots, dashes and underscores: it names a folder"
+            allowed = (
+                f"must be a string of letters, digits, dots, dashes and underscores, at most {_NAME_LENGTH} of them"
             )
+            self.wrong(("name",), name, f"{allowed}: it names a folder")
         read = {table: self.table(table, tables.get(table, {}), defaults(table, tables)) for table in TABLES}
         self.effects(read, tables)
         self.across(read, tables)
@@ -75,10 +77,11 @@ class Checker:
         if not isinstance(entries, Mapping):
             self.wrong((table,), entries, "must be a table")
             return keys()
-        for name in [name for name in entries if name not in key_names(keys)]:
-            self.problem((table, name), f": unknown key{_nearest_key(name, key_names(keys))}")
+        known = key_names(keys)
+        for place, name in enumerate(name for name in entries if name not in known):
+            self.problem((table, name), f": unknown key{_nearest_key(name, known, place)}")
         values: dict[str, Any] = dict(defaults)
-        for name in [name for name in key_names(keys) if name in entries]:
+        for name in [name for name in known if name in entries]:
             before = len(self.problems)
             value = self.value((table, name), entries[name], key_of(keys, name))
             if len(self.problems) == before:
@@ -116,10 +119,18 @@ class Checker:
         items = value if isinstance(value, list | tuple) else [value]
         if not items:
             self.wrong(path, value, "must hold at least one value")
-        read = [self.scalar(path, item, key) for item in items]
-        for at, item in enumerate(read):
-            if item is not None and item in read[:at]:
-                self.wrong(path, items[at], "is given twice")
+        read: dict[Any, int] = {}
+        before = len(self.problems)
+        for place, item in enumerate(items):
+            value = self.scalar(path, item, key)
+            read[value] = read.get(value, 0) + 1
+            if read[value] == 2 and value is not None:
+                self.wrong(path, item, "is given twice")
+            if len(self.problems) - before >= MOST_PROBLEMS:
+                rest = len(items) - place - 1
+                if rest:
+                    self.problem(path, f": its other {rest:,} values were not looked at")
+                break
         return tuple(read)
 
     def scalar(self, path: tuple[str, ...], value: Any, key: Key) -> Any:
@@ -127,7 +138,7 @@ class Checker:
             return self.columns(path, value)
         if key.kind is LognormalLen and isinstance(value, Mapping):
             return self.length(path, value)
-        if key.kind is float and key.names is not None and value in key.names:
+        if key.kind is float and key.names is not None and isinstance(value, str) and value in key.names:
             return value
         if key.kind is str:
             if not isinstance(value, str) or not value:
@@ -139,7 +150,9 @@ class Checker:
                     key.lookup(value)
                 except ValueError as error:
                     self.wrong(path, value, str(error).partition(": ")[2])
-            return (self.folder / value) if path == ("workload", "path") and isinstance(value, str) else value
+            if not isinstance(value, str):
+                return None
+            return self.folder / value if path == ("workload", "path") else value
         number = int | float if key.kind is float else int
         right = isinstance(value, number) and (checks.finite(value) or (key.kind is not float and type(value) is int))
         within = right and (
@@ -157,8 +170,7 @@ class Checker:
     def range(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> list[float]:
         """The list that {from, to, count, spacing} stands for, at four significant digits between its ends."""
         before = len(self.problems)
-        for name in [name for name in entries if name not in _RANGE_KEYS]:
-            self.problem((*path, name), f": unknown key{nearest(name, list(_RANGE_KEYS))}")
+        self.unknown(path, entries, _RANGE_KEYS)
         missing = [name for name in ("from", "to", "count") if name not in entries]
         if missing:
             self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
@@ -172,12 +184,23 @@ class Checker:
             return [1.0]
         shares = [step / (count - 1) for step in range(1, count - 1)]
         between = [first * (last / first) ** s if spacing == "log" else first + (last - first) * s for s in shares]
-        return [first, *(float(f"{value:.4g}") for value in between), last]
+        values = [first, *(float(f"{value:.4g}") for value in between), last]
+        if len(set(values)) < len(values):
+            allowed = f"must give different values: of four significant digits, these are {len(set(values)):,}"
+            self.wrong((*path, "count"), count, allowed)
+            return [1.0]
+        return values
+
+    def unknown(
+        self, path: tuple[str, ...], entries: Mapping[str, Any], known: Sequence[str], what: str = "key"
+    ) -> None:
+        """Note the keys of an inline table that there are not."""
+        for place, name in enumerate(name for name in entries if name not in known):
+            self.problem((*path, name), f": unknown {what}{nearest(name, known) if place < MOST_PROBLEMS else ''}")
 
     def length(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> LognormalLen | None:
         before = len(self.problems)
-        for name in [name for name in entries if name not in _LENGTH_KEYS]:
-            self.problem((*path, name), f": unknown key{nearest(name, list(_LENGTH_KEYS))}")
+        self.unknown(path, entries, list(_LENGTH_KEYS))
         missing = [name for name in _LENGTH_KEYS if name not in entries]
         if missing and len(self.problems) == before:
             self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
@@ -197,11 +220,10 @@ class Checker:
         if not isinstance(entries, Mapping) or not entries:
             self.wrong(path, entries, "must be a table of the file's names for its columns")
             return {}
-        for name, value in entries.items():
-            if name not in TRACE_COLUMNS:
-                self.problem((*path, name), f": unknown column{nearest(name, TRACE_COLUMNS)}")
-            elif not isinstance(value, str) or not value:
-                self.wrong((*path, name), value, "must be a string that is not empty")
+        self.unknown(path, entries, TRACE_COLUMNS, "column")
+        for name in [name for name in TRACE_COLUMNS if name in entries]:
+            if not isinstance(entries[name], str) or not entries[name]:
+                self.wrong((*path, name), entries[name], "must be a string that is not empty")
         return dict(entries)
 
     def across(self, read: dict[str, Any], tables: dict[str, Any]) -> None:
@@ -214,10 +236,7 @@ class Checker:
         if workload.kind == "trace" and self.sound("workload", "path"):
             if workload.path is None:
                 self.problem(("workload", "path"), ' is missing: kind = "trace" needs a file, here or by --trace')
-            elif not workload.path.is_file():
-                reason = "no such file" if not workload.path.exists() else "is no regular file"
-                if workload.path.is_dir():
-                    reason = "is a directory: must be a file"
+            elif (reason := _no_file(workload.path)) is not None:
                 self.wrong(("workload", "path"), str(workload.path), reason)
         if workload.kind == "trace" and self.sound("workload", "start_s", "end_s", "spread_s"):
             if workload.spread_s is None and "seed" in tables["workload"]:
@@ -243,6 +262,16 @@ class Checker:
             self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
 
 
+def _no_file(path: Path) -> str | None:
+    """Why there is no file to read at a path; None where there is one."""
+    try:
+        if path.is_dir():
+            return "is a directory: must be a file"
+        return None if path.is_file() else "is no regular file" if path.exists() else "no such file"
+    except OSError as error:  # a name that is too long, or a folder that must not be searched
+        return f"cannot be read: {error.strerror}"
+
+
 def _format_limits(key: Key) -> str:
     """The numbers that a key allows, in words."""
     kind = "an integer" if key.kind is int or key.kind is LognormalLen else "a finite number"
@@ -258,12 +287,15 @@ def _format_limits(key: Key) -> str:
     ]
     other = ", or a table of mean, sigma, lo and hi" if key.kind is LognormalLen else ""
     if key.names is not None:
-        other = f" or {', '.join(map(format_value, key.names))}"
+        other = f" or {', '.join(map(shown_as_toml, key.names))}"
     return f"{kind} {' and '.join(limits)}".strip() + other
 
 
-def _nearest_key(name: str, known: Sequence[str]) -> str:
-    """`nearest` for a key, which may also have been meant for another table."""
+def _nearest_key(name: str, known: Sequence[str], place: int) -> str:
+    """`nearest` for a key, which may also have been meant for another table; of the first few, as it takes a while."""
+    if place >= MOST_PROBLEMS:
+        return ""
+    name = clipped(name, 100)
     keys = {key: table for table, keys in TABLES.items() for key in key_names(keys)}
     close = difflib.get_close_matches(name, keys, n=1, cutoff=0.75)
     if close and not difflib.get_close_matches(name, known, n=1, cutoff=0.75):

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..checks import nearest
+from ..messages import clipped, listed, nearest, shown
 from .checking import Checker
 from .keys import key_names
 from .tables import TABLES, ConfigError, Experiment, WorkloadTable
-from .toml_lines import key_lines
+from .toml_lines import deep_nesting_line, key_lines, long_key_line, long_number_line
+
+MAX_FILE_BYTES = 1_000_000  # of an experiment: a list of 100,000 numbers takes some 600,000
+_DEEPEST = 3  # tables in tables of an experiment
 
 
 def load_experiment(
@@ -43,7 +46,7 @@ def load_experiment(
     """
     if not isinstance(config, Experiment | Mapping | str | os.PathLike) or config == "":
         problem = "must be a TOML file, the name of a ready experiment, tables as a dict, or an Experiment"
-        raise ConfigError([f"config={config!r}: {problem}"])
+        raise ConfigError([f"config={shown(config)}: {problem}"])
     if isinstance(config, Experiment):
         config = {**config.tables(), **_with_path(config)}
     if isinstance(config, Mapping):
@@ -54,10 +57,7 @@ def load_experiment(
         checker = Checker("config", {}, Path())
     else:
         file, text = _read(config)
-        try:
-            tables = tomllib.loads(text)
-        except ValueError as error:  # TOMLDecodeError, or a number of too many digits
-            raise ConfigError([_syntax_problem(str(config), str(error))]) from None
+        tables = _parsed(str(config), text)
         tables.setdefault("name", file.stem)
         checker = Checker(str(config), key_lines(text), file.parent)
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
@@ -70,7 +70,8 @@ def load_experiment(
     elif isinstance(settings, str) or not (
         isinstance(settings, Sequence) and all(isinstance(setting, str) for setting in settings)
     ):
-        raise ConfigError([f"settings={settings!r}: must be a dict of keys and values, or a list of 'key=value' texts"])
+        must = "must be a dict of keys and values, or a list of 'key=value' texts"
+        raise ConfigError([f"settings={shown(settings)}: {must}"])
     else:
         for setting in settings:
             _apply_setting(checker, tables, setting)
@@ -94,14 +95,19 @@ def _read(config: str | Path) -> tuple[Path, str]:
     """Path and text of a file, or of the ready experiment of that name."""
     file = Path(config)
     ready = ready_experiments()
-    if not file.exists() and str(config) in ready:
-        file = Path(str(resources.files("servesweep.configs") / f"{config}.toml"))
     try:
-        return file, file.read_text(encoding="utf-8")
+        if str(config) in ready and not file.exists():
+            file = Path(str(resources.files("servesweep.configs") / f"{config}.toml"))
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError([f"{config}: has more than {MAX_FILE_BYTES:,} bytes: is no experiment"])
+        # A byte order mark, as some editors write; lines may end as on any system.
+        return file, content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        close = difflib.get_close_matches(file.stem, ready, n=1)
+        close = difflib.get_close_matches(file.stem[:100], ready, n=1)
         hint = f' Did you mean "{close[0]}"?' if close else ""
-        raise ConfigError([f"{config}: no such file or ready experiment.{hint} Ready: {', '.join(ready)}"]) from None
+        raise ConfigError([f"{config}: no such file or ready experiment.{hint} Ready: {listed(ready)}"]) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"{config}: not UTF-8 text: {error.reason} at byte {error.start}"]) from None
     except OSError as error:
@@ -109,11 +115,30 @@ def _read(config: str | Path) -> tuple[Path, str]:
 
 
 def _check_keys(config: Mapping[Any, Any]) -> None:
-    """ConfigError for a key that is no text, at the top or in a table."""
-    for table in (config, *(value for value in config.values() if isinstance(value, Mapping))):
-        wrong = [key for key in table if not isinstance(key, str)]
-        if wrong:
-            raise ConfigError([f"config: {wrong[0]!r} is a key: keys must be texts"])
+    """ConfigError for a key that is no text, at the top, in a table, or in a table there."""
+    tables = [config]
+    for _ in range(_DEEPEST):
+        for table in tables:
+            for key in table:
+                if not isinstance(key, str):
+                    raise ConfigError([f"config: {shown(key)} is a key: keys must be texts"])
+        inner = {id(value): value for table in tables for value in table.values() if isinstance(value, Mapping)}
+        tables = list(inner.values())
+
+
+def _parsed(source: str, text: str) -> dict[str, Any]:
+    """The tables of a TOML text; ConfigError, with the line where it is known, for what is none."""
+    if (line := long_key_line(text)) is not None:
+        raise ConfigError([f"{source}:{line}: TOML syntax: a key of too many parts"])
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        line, what = deep_nesting_line(text), "brackets are nested too deeply"
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_syntax_problem(source, str(error))]) from None
+    except ValueError:
+        line, what = long_number_line(text), "a number of too many digits"
+    raise ConfigError([f"{source}{'' if line is None else f':{line}'}: TOML syntax: {what}"])
 
 
 def _syntax_problem(source: str, error: str) -> str:
@@ -148,16 +173,19 @@ def _apply_setting(checker: Checker, tables: dict[str, Any], setting: str) -> No
     """Apply one "key=value"."""
     key, equals, text = (part.strip() for part in setting.partition("="))
     try:
+        if long_key_line(text) is not None:
+            raise ValueError("a key of too many parts")
         value = tomllib.loads(f"value = {text}")["value"] if text else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if text[0] in "[{\"'":  # meant as TOML; anything else is a bare word
             hint = "strings in a list or a table must be quoted, as in " + (
                 '\'policy=["mixed", "chunked"]\'' if text[0] == "[" else "'columns={prompt_tokens = \"in\"}'"
             )
-            checker.problems.append((0, f"--set {setting}: is not valid TOML ({error}): {hint}"))
+            why = "nested too deeply" if isinstance(error, RecursionError) else error
+            checker.problems.append((0, f"--set {clipped(setting, 100)}: is not valid TOML ({why}): {hint}"))
             return
         value = text
-    _set_key(checker, tables, key if equals else "", value, f"--set {setting}", "--set")
+    _set_key(checker, tables, key if equals else "", value, f"--set {clipped(setting, 100)}", "--set")
 
 
 def _set_key(checker: Checker, tables: dict[str, Any], key: str, value: Any, what: str, place: str) -> None:

@@ -7,7 +7,7 @@ in `experiment_file`; what the axes multiply to is in `plan`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from ..checks import MAX_TOKENS
 from ..hardware import catalogue
 from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
+from ..messages import MOST_PROBLEMS, clipped, listed
 from ..serving.orders import DEFAULT_ORDER, ORDERS
 from ..serving.policies import DEFAULTS, MEMORIES, POLICIES, SCHEDULED
 from ..serving.routers import DEFAULT_ROUTER, ROUTERS
@@ -31,11 +32,15 @@ DEFAULT_REQUESTS = 2000
 
 
 class ConfigError(ValueError):
-    """An experiment that cannot be run. `problems`: a text for each wrong thing, with its place and the value."""
+    """An experiment that cannot be run.
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+    `problems`: a text for each wrong thing, with its place and the value. The message has the first of them.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(map(clipped, problems))
+        more = len(self.problems) - MOST_PROBLEMS
+        super().__init__("\n".join([*self.problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]))
 
 
 ROLE_TABLES = ("prefill_instance", "decode_instance")
@@ -303,7 +308,7 @@ class Experiment:
     def with_options(self, *tables: str) -> str:
         """The source, and the keys of some tables that came from elsewhere, for messages about none in particular."""
         keys = [f"{origin} {'.'.join(path)}" for path, origin in self.origins.items() if path[0] in tables]
-        return f"{self.source} with {', '.join(keys)}" if keys else self.source
+        return f"{self.source} with {listed(keys)}" if keys else self.source
 
     def tables(self) -> dict[str, Any]:
         """The experiment as plain tables, defaults filled in, which give the same experiment when they are read again.

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
+_DEEPEST = 3  # parts of a path that anybody asks for: table, key, key of an inline table
+_NESTED = 100  # brackets in brackets, and parts of a dotted key: far beyond any experiment
+# A key of very many parts takes time and memory in the square of their number. First a quick look for a line with so
+# many dots, then a scan that leaves strings, comments and numbers out.
+_MANY_DOTS = re.compile(rf"(?:\.[^.\n]*+){{{_NESTED}}}")
+_OF_A_KEY = re.compile(r"""["'#\n\[\]{}=,.]""")
+_LONG_NUMBER = re.compile(r"[0-9_]{4300,}")  # digits: Python reads no decimal integer of more
+_WORD = re.compile(r"[\w-]+")
+_OF_A_VALUE = re.compile(r"""["'#\n\[\]{}]""")  # what ends a value, nests it, or hides such characters
+
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
     """Line number (from 1) of every table and key of a valid TOML text, by its full path, such as ("slo", "ttft_ms").
@@ -21,12 +33,12 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
             at = _line_end(text, at)
         elif character == "[":
             table, at = _dotted_key(text, at + (2 if text.startswith("[[", at) else 1), "]")
-            lines.setdefault(table, line)
+            lines.setdefault(table[:_DEEPEST], line)
             at = _line_end(text, at)
         else:
             key, at = _dotted_key(text, at, "=")
-            for depth in range(1, len(key) + 1):
-                lines.setdefault(table + key[:depth], line)
+            for depth in range(1, min(len(key), _DEEPEST) + 1):
+                lines.setdefault((table + key[:depth])[:_DEEPEST], line)
             start, at = at, _value_end(text, at)
             line += text.count("\n", start, at)
     return lines
@@ -38,6 +50,48 @@ def line_of(lines: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int | N
         if path[:depth] in lines:
             return lines[path[:depth]]
     return None
+
+
+def long_key_line(text: str) -> int | None:
+    """The line of a key of so many parts that it is not read; None without one."""
+    if _MANY_DOTS.search(text) is None:
+        return None
+    dots, at = 0, 0
+    while match := _OF_A_KEY.search(text, at):
+        at, character = match.start(), match[0]
+        if character in "\"'":
+            at = _string_end(text, at)
+        elif character == "#":
+            at = _line_end(text, at)
+        else:
+            dots = dots + 1 if character == "." else 0
+            if dots >= _NESTED:
+                return text.count("\n", 0, at) + 1
+            at += 1
+    return None
+
+
+def deep_nesting_line(text: str) -> int | None:
+    """The line where the brackets of a TOML text are nested too deeply to be read; None where they are not."""
+    depth, at = 0, 0
+    while match := _OF_A_VALUE.search(text, at):
+        at, character = match.start(), match[0]
+        if character in "\"'":
+            at = _string_end(text, at)
+        elif character == "#":
+            at = _line_end(text, at)
+        else:
+            depth = max(0, depth + (character in "[{") - (character in "]}"))
+            if depth > _NESTED:
+                return text.count("\n", 0, at) + 1
+            at += 1
+    return None
+
+
+def long_number_line(text: str) -> int | None:
+    """The line of a number of too many digits to be read; None without one."""
+    found = _LONG_NUMBER.search(text)
+    return None if found is None else text.count("\n", 0, found.start()) + 1
 
 
 def _dotted_key(text: str, at: int, end: str) -> tuple[tuple[str, ...], int]:
@@ -52,27 +106,29 @@ def _dotted_key(text: str, at: int, end: str) -> tuple[tuple[str, ...], int]:
         elif character == ".":
             parts.append(bare)
             bare, at = "", at + 1
+        elif character in " \t":
+            at += 1
         else:
-            bare, at = (bare if character in " \t" else bare + character), at + 1
+            word = _WORD.match(text, at)
+            bare, at = (word[0], word.end()) if word else (bare + character, at + 1)
     return (*parts, bare), at + 1
 
 
 def _value_end(text: str, at: int) -> int:
     """The end of the value at `at`: the next line break outside of brackets and strings, or the end of the text."""
     depth = 0
-    while at < len(text):
-        character = text[at]
+    while match := _OF_A_VALUE.search(text, at):
+        at, character = match.start(), match[0]
         if character == "\n" and depth == 0:
             return at
         if character in "\"'":
             at = _string_end(text, at)
-            continue
-        if character == "#":
+        elif character == "#":
             at = _line_end(text, at)
-            continue
-        depth += (character in "[{") - (character in "]}")
-        at += 1
-    return at
+        else:
+            depth += (character in "[{") - (character in "]}")
+            at += 1
+    return len(text)
 
 
 def _string_end(text: str, at: int) -> int:

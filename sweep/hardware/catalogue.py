@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from .. import checks
-from ..checks import nearest
+from ..messages import nearest
 from .parts import Chip, Link, Model
 
 _MODEL_FIELDS = (

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from .. import checks
+from ..messages import nearest, shown
 
 SLOS = ("ttft", "tpot", "e2e", "itl_max")  # latencies that can have a limit, in the order of their columns
 
@@ -75,12 +76,13 @@ class SLO:
             return value
         if not isinstance(value, Mapping):
             raise ValueError(
-                f"slo={value!r}: must be an SLO, as SLO(ttft_s=0.5), or a dict of milliseconds, as {{'ttft_ms': 500}}"
+                f"slo={shown(value)}: must be an SLO, as SLO(ttft_s=0.5), "
+                "or a dict of milliseconds, as {'ttft_ms': 500}"
             )
         keys = [f"{name}_ms" for name in SLOS]
         for key, limit in value.items():
             if key not in keys:
-                raise ValueError(f"slo={dict(value)!r}: {key!r} is unknown{checks.nearest(key, keys)}")
+                raise ValueError(f"slo={shown(value)}: {shown(key)} is unknown{nearest(key, keys)}")
             if limit is not None:
                 _positive(key, limit, "milliseconds")
         return cls(*(None if value.get(key) is None else float(value[key] or 0) / 1000 for key in keys))

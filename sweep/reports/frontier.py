@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import COMPARISON_GROUPS, COMPETING_AXES, SEEDS, competing_axes
 from ..analysis.selection import axes, plain, plain_text
-from ..checks import nearest
 from ..experiment.tables import ConfigError
 from ..goodput.bisection import UPPER_END_PASSES
+from ..messages import nearest
 
 if TYPE_CHECKING:
     import pandas as pd

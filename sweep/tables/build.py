@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checks import nearest
 from ..measures.instances import ROLES
 from ..measures.result import Result
+from ..messages import nearest
 from .atomic_write import write_whole
 from .schemas import (
     CELLS_SCHEMA,

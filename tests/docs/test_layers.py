@@ -23,6 +23,7 @@ FLOORS = (
     "workloads",
     "hardware",
     "checks",
+    "messages",
     "arrays",
     "kernels",
 )
