@@ -7,11 +7,13 @@ from typing import Any
 
 project = "servesweep"
 version = release = version_of("servesweep")
-extensions = ["myst_nb"]  # myst_parser, and notebooks
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]  # myst_nb: myst_parser, and notebooks
 nb_execution_mode = "off"  # they hold their output
-include_patterns = ["*.md", "docs/*.md", "docs/notebooks/*.ipynb", "results/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/notebooks/*.ipynb", "docs/api/*.rst", "results/README.md"]
 root_doc = "README"
 myst_heading_anchors = 4  # links to headings, as GitHub has them
+autodoc_default_options = {"members": True}
+napoleon_google_docstring = False
 html_theme = "furo"
 html_title = f"servesweep {version}"
 html_copy_source = False
@@ -23,6 +25,7 @@ _PAGES = {
     "conversation traces public-traces performance scaling options",
     "Read": "results plots report timeline run-directory pandas measures columns other-tools",
     "Rules": "scheduler scheduler-example policies systems routers models assumptions catalogue beyond",
+    "Python": "api/workloads api/hardware api/instance api/systems api/sweeps api/searches api/results",
     "Change it": "architecture engine README",
 }
 

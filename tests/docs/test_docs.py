@@ -232,6 +232,12 @@ def test_every_page_that_the_code_names_exists():
     assert named
 
 
+def test_the_reference_has_every_public_name_once():
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.rst")]
+    named = [name for page in pages for name in re.findall(r"^\.\. (?:auto|py:)\w+:: (\w+)$", page, re.MULTILINE)]
+    assert sorted(named) == sorted(servesweep.__all__)
+
+
 def test_every_page_is_in_the_tree_of_the_site():
     named = re.findall(r"[\w/-]+", (ROOT / "docs" / "conf.py").read_text("utf-8"))
     assert [page for page in NAMES if page.startswith("docs/") and page[5:-3] not in named] == []
