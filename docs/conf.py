@@ -14,6 +14,7 @@ root_doc = "README"
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 autodoc_default_options = {"members": True}
 napoleon_google_docstring = False
+napoleon_use_ivar = True
 html_theme = "furo"
 html_title = f"servesweep {version}"
 html_copy_source = False
@@ -25,7 +26,7 @@ _PAGES = {
     "conversation traces public-traces performance scaling options",
     "Read": "results plots report timeline run-directory pandas measures columns other-tools",
     "Rules": "scheduler scheduler-example policies systems routers models assumptions catalogue beyond",
-    "Python": "api/workloads api/hardware api/instance api/systems api/sweeps api/searches api/results",
+    "Python": "api/workloads api/hardware api/instance api/systems api/sweeps api/searches api/results api/names",
     "Change it": "architecture engine README",
 }
 
