@@ -34,15 +34,30 @@ def load_experiment(
 ) -> Experiment:
     """Read and check an experiment.
 
-    config    a TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`
-    trace     a trace file that takes the place of the experiment's own workload; its request rates stay
-    settings  values that replace those of single keys: a dict such as {"policy": "mixed", "slo.ttft_ms": [200, 500]},
-              in which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string,
-              and no value removes the key. Other keys of the experiment that lose their effect by it are left out
-    requests, steps, instances    take the place of the keys of [output]
-    options   further values that replace those of single keys, each with where it came from, for messages
+    Parameters
+    ----------
+    config
+        A TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`.
+    trace
+        A trace file that takes the place of the experiment's own workload; its request rates stay.
+    settings
+        Values that replace those of single keys: a dict such as `{"policy": "mixed", "slo.ttft_ms": [200, 500]}`, in
+        which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string, and no
+        value removes the key. Other keys of the experiment that lose their effect by it are left out.
+    requests, steps, instances
+        Take the place of the keys of [output].
+    options
+        Further values that replace those of single keys, each with where it came from, for messages.
 
-    ConfigError lists everything that is wrong, each with file, line, key, value and what is allowed.
+    Returns
+    -------
+    Experiment
+        Checked: every value is one that its key allows.
+
+    Raises
+    ------
+    ConfigError
+        Lists everything that is wrong, each with file, line, key, value and what is allowed.
     """
     if not isinstance(config, Experiment | Mapping | str | os.PathLike) or config == "":
         problem = "must be a TOML file, the name of a ready experiment, tables as a dict, or an Experiment"

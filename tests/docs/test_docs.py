@@ -225,6 +225,15 @@ def test_the_pages_stay_short():
     assert sum(words.values()) < MOST_WORDS, words
 
 
+FOR_DEVELOPERS = ("docs/architecture.md", "docs/engine.md", "CONTRIBUTING.md")
+
+
+@pytest.mark.parametrize("page", [page for page in NAMES if page not in FOR_DEVELOPERS])
+def test_pages_for_users_have_no_lanes(page):
+    """A lane is a row of the engine, and nothing else."""
+    assert re.findall(r"\w*lanes?\b.*", (ROOT / page).read_text("utf-8"), re.IGNORECASE) == []
+
+
 def test_every_page_that_the_code_names_exists():
     files = [file for part in ("sweep", "kernels", "configs", "benchmarks") for file in (ROOT / part).rglob("*.*")]
     texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml", ".js", ".html")]
