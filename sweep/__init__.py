@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import plots as plots
+    from . import plots
     from .experiment.reader import load_experiment, ready_experiments
     from .experiment.tables import ConfigError, Experiment
     from .goodput.options import GoodputOptions
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from .measures.instances import InstanceFacts
     from .measures.latencies import MetricName
     from .measures.metrics import attainment, max_rate, percentile
-    from .measures.result import EarlyStopOutcome, Result, StepColumns, SystemResults
+    from .measures.result import Result
     from .measures.slo import SLO
+    from .measures.system_results import EarlyStopOutcome, StepColumns, SystemResults
     from .runner.execution import BackendName
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
@@ -102,13 +103,13 @@ _MODULES = {
         "max_rate",
         "percentile",
     ),
-    "measures.result": (
+    "measures.result": ("Result",),
+    "measures.slo": ("SLO",),
+    "measures.system_results": (
         "EarlyStopOutcome",
-        "Result",
         "StepColumns",
         "SystemResults",
     ),
-    "measures.slo": ("SLO",),
     "runner.execution": ("BackendName",),
     "runner.run": (
         "Interrupted",

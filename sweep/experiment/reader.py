@@ -39,15 +39,17 @@ def load_experiment(
     config
         A TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`.
     trace
-        A trace file that takes the place of the experiment's own workload; its request rates stay.
+        A trace file that takes the place of the experiment's own workload; its request rates stay. None: its own.
     settings
         Values that replace those of single keys: a dict such as `{"policy": "mixed", "slo.ttft_ms": [200, 500]}`, in
         which None removes the key, or "key=value" texts, in which the value is TOML, a bare word is a string, and no
-        value removes the key. Other keys of the experiment that lose their effect by it are left out.
+        value removes the key. Other keys of the experiment that lose their effect by it are left out. None: no such
+        values.
     requests, steps, instances
-        Take the place of the keys of [output].
+        Take the place of the keys of [output]. None: those keys.
     options
-        Further values that replace those of single keys, each with where it came from, for messages.
+        Further values that replace those of single keys, each with where it came from, for messages. None: no such
+        values.
 
     Returns
     -------

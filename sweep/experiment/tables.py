@@ -32,9 +32,12 @@ DEFAULT_REQUESTS = 2000
 
 
 class ConfigError(ValueError):
-    """An experiment that cannot be run.
+    """An experiment that cannot be run. The message has the first of its problems.
 
-    `problems`: a text for each wrong thing, with its place and the value. The message has the first of them.
+    Attributes
+    ----------
+    problems
+        A text for each wrong thing, with its place, the value and what is allowed.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -279,10 +282,18 @@ TABLES: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment.
+    """A checked experiment: the tables of its file, whose attributes are the keys (docs/experiment-keys.md).
 
-    source   the file that it came from, for messages
-    origins  for keys that came from elsewhere, such as ("output", "steps"): from where, such as "--steps"
+    Attributes
+    ----------
+    name
+        Of the experiment.
+    workload, instance, scheduler, slo, output, system, prefill_instance, decode_instance
+        The tables. A key that can be an axis has a tuple of values.
+    source
+        The file that it came from, for messages.
+    origins
+        For keys that came from elsewhere, such as ("output", "steps"): from where, such as "--steps".
     """
 
     name: str

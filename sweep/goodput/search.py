@@ -81,7 +81,13 @@ class SearchStopped(RuntimeError):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """A search stopped by the user. `found` holds what the finished rounds gave, which is on disk."""
+    """A search stopped by the user.
+
+    Attributes
+    ----------
+    found
+        What the finished rounds gave, which is on disk.
+    """
 
     def __init__(self, found: Goodput, text: str) -> None:
         super().__init__(f"interrupted: {text}")

@@ -12,7 +12,15 @@ from ..experiment.tables import ConfigError
 
 @dataclass(frozen=True)
 class Parallelism:
-    """One instance of a role: its degrees, and the requests/s that it can take on its own."""
+    """One instance of a role.
+
+    Attributes
+    ----------
+    tp, pp
+        Its degrees.
+    rate_rps
+        Requests/s that it can take on its own.
+    """
 
     tp: int
     pp: int
@@ -20,12 +28,21 @@ class Parallelism:
 
     @property
     def n_gpus(self) -> int:
+        """GPUs of the instance."""
         return self.tp * self.pp
 
 
 @dataclass(frozen=True)
 class Split:
-    """A disaggregated system, as far as its roles on their own tell what it can take."""
+    """A disaggregated system, as far as its roles on their own tell what it can take.
+
+    Attributes
+    ----------
+    n_prefill, n_decode
+        Numbers of instances.
+    prefill, decode
+        One instance of each role.
+    """
 
     n_prefill: int
     prefill: Parallelism
@@ -34,6 +51,7 @@ class Split:
 
     @property
     def n_gpus(self) -> int:
+        """GPUs of all instances."""
         return self.n_prefill * self.prefill.n_gpus + self.n_decode * self.decode.n_gpus
 
     @property

@@ -93,6 +93,7 @@ class StepModel:
 
     @property
     def n_gpus(self) -> int:
+        """Chips of the instance."""
         return self.tp * self.pp
 
     def coefficients(self) -> StepCoefficients:
@@ -230,6 +231,7 @@ class ConstantStepTime:
 
     @property
     def n_gpus(self) -> int:
+        """1, so that measures per GPU are those of the instance."""
         return 1
 
     def coefficients(self) -> StepCoefficients:

@@ -16,15 +16,34 @@ _COLUMNS = ("instance", "requests", "streams", "steps", "busy_s")
 
 @dataclass
 class InstanceFacts:
-    """One entry an instance, [K], by system, then role."""
+    """What each of K instances did, by system, then role. A decode instance has a stream in each pipeline stage.
 
-    system: Ints  # place of its system
-    role: npt.NDArray[np.str_]  # colocated, prefill or decode
+    Attributes
+    ----------
+    system
+        int64 [K], place of its system.
+    role
+        str [K], "colocated", "prefill" or "decode".
+    instance
+        int64 [K], its number among those of its role.
+    requests
+        int64 [K], that it served.
+    streams
+        int64 [K], pp if it decodes only, else 1.
+    steps
+        int64 [K], of all its streams.
+    busy_s
+        float64 [K], seconds inside steps, summed over its streams; of a prefill instance until the next batch can
+        start.
+    """
+
+    system: Ints
+    role: npt.NDArray[np.str_]
     instance: Ints
-    requests: Ints  # that it served
-    streams: Ints  # of which it has pp if it decodes only, else 1
-    steps: Ints  # of all its streams
-    busy_s: Floats  # seconds inside steps, summed over its streams; prefill: until the next batch can start
+    requests: Ints
+    streams: Ints
+    steps: Ints
+    busy_s: Floats
 
     def of(self, system: int) -> InstanceFacts:
         """The instances of one system, as those of the only one."""

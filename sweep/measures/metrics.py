@@ -41,7 +41,7 @@ def attainment(
         Shares of the N requests, in order of arrival, that are dropped at the start, int(N * warmup), and at the end,
         int(N * cooldown). What is left is the window.
     slo
-        The limits as an `SLO`, in place of `ttft_slo` and `tpot_slo`.
+        The limits, in place of `ttft_slo` and `tpot_slo`. None: those two.
 
     Returns
     -------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,12 +22,6 @@ from .slo import SLO, check_slo
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-StepColumns = dict[str, npt.NDArray[Any]]
-"""The steps of a system, a row a step: start_s, end_s (seconds), running (requests), emitted, tokens (processed),
-blocks_used; with several instances also instance, and with prefill and decode instances role (0: prefill, 1: decode).
-"""
 
 
 class Result:
@@ -75,7 +68,7 @@ class Result:
     itl_counts
         Times between tokens, counted by length. None: not kept.
     counters
-        Every counter of the engine by name (kernels/counters.py), those above among them.
+        Every counter of the engine by name (kernels/counters.py), those above among them. None: unknown.
 
     Raises
     ------
@@ -244,92 +237,6 @@ def one_system(result: Result) -> SystemArrays:
     counters = {name: np.array([value]) for name, value in result.counters.items()}
     others = {"n_requests": np.array([len(result)]), "instances": result.instances, "counters": counters, **itl}
     return cast(SystemArrays, SimpleNamespace(**others, **columns))
-
-
-@dataclass
-class EarlyStopOutcome:
-    """Which systems were stopped once it was certain whether they meet their SLOs, and what is known of them. Each [C].
-
-    stopped     whether it was; what follows is NaN if not. What else was simulated of a stopped system has no meaning
-    requests    how many requests, the first of its window, decided it
-    attainment  share of those that meet the SLOs; the lowest one where each SLO counts on its own
-    low, high   the share of all requests in the window if all others missed, or met, the SLOs
-    """
-
-    stopped: Bools
-    requests: Floats
-    attainment: Floats
-    low: Floats
-    high: Floats
-
-    @classmethod
-    def none_stopped(cls, systems: int) -> EarlyStopOutcome:
-        """As long as nothing is certain."""
-        return cls(np.zeros(systems, np.bool_), *(np.full(systems, np.nan) for _ in range(4)))
-
-
-@dataclass
-class SystemResults:
-    """Outcomes of many systems; request i of one is request i of its workload, places behind a shorter workload are
-    padding.
-
-    Times are in seconds, NaN for what did not happen (a rejected request; padding). Arrays may be read-only views.
-    Counts are of all instances of a system. Under reserved memory blocks are tokens.
-    """
-
-    n_requests: Ints  # [C]
-    arrival_s: Floats  # [C, N]
-    prompt_tokens: Ints  # [C, N], 0 in padding
-    output_tokens: Ints  # [C, N], 0 in padding
-    first_token_s: Floats  # [C, N]
-    finish_s: Floats  # [C, N]
-    kv_ready_s: Floats  # [C, N] when the KV reached the decode instance; NaN where nothing is transferred
-    admitted_s: Floats  # [C, N] beginning of the step that first took up the request
-    preemptions: npt.NDArray[np.int32]  # [C, N]
-    rejected: npt.NDArray[np.bool_]  # [C, N]
-    steps: Ints  # [C]
-    batch_steps: Ints  # [C] steps that the two sums below are over: not those of prefill instances that only hand over
-    prefill_tokens: Ints  # [C]
-    recomputed_tokens: Ints  # [C]
-    peak_blocks: Ints  # [C] of any one stream
-    num_blocks: Floats  # [C] of a stream; NaN: unlimited memory
-    running_steps: Floats  # [C] running requests summed over steps
-    block_steps: Floats  # [C] blocks held summed over steps; 0 under unlimited memory
-    busy_s: Floats  # [C] seconds inside steps, summed over streams
-    instances: InstanceFacts
-    itl_max_s: Floats | None = None  # [C, N] longest time between two tokens of a request, 0 with one; None: not kept
-    itl_counts: Floats | None = None  # [C, kernels.itl_bins.BINS] times between tokens of all requests, by length
-    early_stop: EarlyStopOutcome | None = None  # where systems could be stopped early
-    counters: dict[str, Floats] = field(default_factory=dict)  # [C] every counter of the engine by name
-    step_logs: dict[int, StepColumns] = field(default_factory=dict)  # by place of the system
-
-    def result(self, system: int) -> Result:
-        """The outcome of one system."""
-        n = int(self.n_requests[system])
-        return Result(
-            self.arrival_s[system, :n],
-            self.prompt_tokens[system, :n],
-            self.output_tokens[system, :n],
-            self.first_token_s[system, :n],
-            self.finish_s[system, :n],
-            kv_ready_s=self.kv_ready_s[system, :n],
-            admitted_s=self.admitted_s[system, :n],
-            preemptions=self.preemptions[system, :n],
-            rejected=self.rejected[system, :n],
-            steps=int(self.steps[system]),
-            prefill_tokens=int(self.prefill_tokens[system]),
-            recomputed_tokens=int(self.recomputed_tokens[system]),
-            peak_blocks=int(self.peak_blocks[system]),
-            running_steps=float(self.running_steps[system]),
-            block_steps=float(self.block_steps[system]),
-            busy_s=float(self.busy_s[system]),
-            num_blocks=float(self.num_blocks[system]),
-            itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
-            itl_counts=None if self.itl_counts is None else self.itl_counts[system],
-            batch_steps=int(self.batch_steps[system]),
-            instances=self.instances.of(system),
-            counters={name: float(values[system]) for name, values in self.counters.items()},
-        )
 
 
 def _column(name: str, values: ArrayLike | None, dtype: Any, n: int, missing: Any = None) -> npt.NDArray[Any]:

@@ -22,13 +22,13 @@ class SLO:
     Parameters
     ----------
     ttft_s
-        Of the time to first token. None, here and below: not checked.
+        Of the time to first token. None: not checked.
     tpot_s
-        Of the time per output token.
+        Of the time per output token. None: not checked.
     e2e_s
-        Of the end-to-end latency.
+        Of the end-to-end latency. None: not checked.
     itl_max_s
-        Of the longest time between two tokens of the request.
+        Of the longest time between two tokens of the request. None: not checked.
 
     Raises
     ------

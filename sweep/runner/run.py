@@ -76,7 +76,13 @@ class Run:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run stopped by the user. `run` holds what had ended, which is on disk; the same run again goes on."""
+    """A run stopped by the user; the same run again goes on.
+
+    Attributes
+    ----------
+    run
+        What had ended, which is on disk.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(f"interrupted: {_kept(run)}")
@@ -87,6 +93,11 @@ class RunStopped(RuntimeError):
     """A run that could not go on, though nothing is wrong with the experiment: a full disk, a cluster that is gone.
 
     What had ended is kept in the journal of `run.directory`: the same run again goes on from there.
+
+    Attributes
+    ----------
+    run
+        The run as far as it came.
     """
 
     def __init__(self, run: Run, reason: str, advice: str | None = None) -> None:

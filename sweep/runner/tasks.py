@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ..measures.columns import MEASURES, measures
 from ..measures.instances import ROLES, instance_columns
-from ..measures.result import EarlyStopOutcome, Result, SystemResults
+from ..measures.result import Result
 from ..measures.slo import SLOS
+from ..measures.system_results import EarlyStopOutcome, SystemResults
 from ..serving.early_stop import EarlyStopCriterion, EarlyStopRequest
 from ..serving.run import run_systems
 

@@ -20,7 +20,7 @@ from ..arrays import Bools, Floats, Ints
 from ..kernels.batch import Batch
 from ..measures.intervals import wilson_interval
 from ..measures.latencies import tpot_s
-from ..measures.result import EarlyStopOutcome
+from ..measures.system_results import EarlyStopOutcome
 from ..workloads.workload import Workload
 from .queue import Queue
 from .queues import Queues
@@ -34,9 +34,14 @@ _AT_A_TIME = 64  # requests of a system that are looked at together
 class EarlyStopCriterion:
     """What a system is measured by.
 
-    target             share of the window's requests that must meet the SLOs
-    warmup, cooldown   shares of the requests, the first and the last to arrive, that are not in the window
-    joint              a request must meet all SLOs; otherwise each SLO must be met by the share on its own
+    Parameters
+    ----------
+    target
+        Share of the window's requests that must meet the SLOs.
+    warmup, cooldown
+        Shares of the requests, the first and the last to arrive, that are not in the window.
+    joint
+        A request must meet all SLOs; otherwise each SLO must be met by the share on its own.
     """
 
     target: float
@@ -47,10 +52,16 @@ class EarlyStopCriterion:
 
 @dataclass(frozen=True)
 class EarlyStopRequest:
-    """The criterion, and for each of C systems the SLOs, and whether it may be stopped.
+    """Which of C systems to stop, and by what.
 
-    limits             seconds by SLO ("ttft", "tpot", "e2e", "itl_max"), each [C], NaN: not checked
-    on_pass, on_fail   [C] whether to stop a system that is certain to pass, or to fail
+    Parameters
+    ----------
+    criterion
+        What all are measured by.
+    limits
+        Seconds by latency ("ttft", "tpot", "e2e", "itl_max"), each float64 [C]; NaN: not checked.
+    on_pass, on_fail
+        bool [C], whether to stop a system that is certain to pass, or to fail.
     """
 
     criterion: EarlyStopCriterion

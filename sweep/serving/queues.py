@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..arrays import Ints
 from ..measures.instances import InstanceFacts
-from ..measures.result import SystemResults
+from ..measures.system_results import SystemResults
 from ..workloads.workload import Workload
 from .queue import Queue
 from .system import System

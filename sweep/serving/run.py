@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .. import checks
 from ..arrays import Floats, Ints
 from ..measures.instances import InstanceFacts
-from ..measures.result import EarlyStopOutcome, SystemResults
+from ..measures.system_results import EarlyStopOutcome, SystemResults
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .queue import Queue
 from .queues import Queues

@@ -14,7 +14,7 @@ from .. import checks
 from ..hardware.step_times import ConstantStepTime, StepModel
 from ..kernels.engine import Engine
 from ..kernels.slots import NEVER_FINISHES
-from ..measures.result import SystemResults
+from ..measures.system_results import SystemResults
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, OrderName, check_order
 from .policies import DEFAULTS, SCHEDULED, PolicyName, policy_of
@@ -49,7 +49,7 @@ class Scheduler(CheckedSystem):
     num_blocks
         KV blocks. None: as many as the step model's KV capacity holds, where memory is paged.
     token_budget
-        Tokens processed in a step, at least `max_running`; of "chunked" only, which needs it.
+        Tokens processed in a step, at least `max_running`; of "chunked" only, which needs it. None: for the others.
     max_tokens
         Tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
     order

@@ -20,7 +20,15 @@ Step = StepModel | ConstantStepTime
 
 
 class System(ABC):
-    """One or more instances and their traffic: all that decides an outcome."""
+    """One or more instances and their traffic: all that decides an outcome.
+
+    Attributes
+    ----------
+    workload
+        The requests.
+    rate
+        Arrival = workload.arrival_s / rate.
+    """
 
     roles: ClassVar[tuple[str, ...]]
     """Roles of the instances that a request meets, in order: colocated, prefill or decode."""
@@ -28,7 +36,7 @@ class System(ABC):
     """KV memories that the instances can have; none where nothing decodes."""
 
     workload: Workload
-    rate: float  # arrival = workload.arrival_s / rate
+    rate: float
 
     @property
     def capacity_tokens(self) -> float:

@@ -49,9 +49,9 @@ class Colocated(RoutedSystem):
     max_tokens
         Prompt tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
     max_running, block_size, num_blocks, token_budget
-        Of the `Scheduler` that an instance is, without reserved memory.
+        See `Scheduler`, which an instance is without reserved memory. None: under reserved memory.
     order, max_wait_s
-        Who is admitted next, see `Scheduler`.
+        See `Scheduler`: who is admitted next.
     router, router_seed
         Which instance a request goes to: "least_loaded", "least_outstanding", "least_tokens", "round_robin", "random"
         or "power_of_two", and the seed of the last two.
@@ -173,7 +173,7 @@ class PrefillOnly(RoutedSystem):
     max_tokens
         Prompt tokens of a prefill batch.
     order, max_wait_s
-        Who is taken up next, see `Scheduler`.
+        See `Scheduler`: who is taken up next.
     router, router_seed, rate
         As of `Colocated`.
 
@@ -227,9 +227,10 @@ class DecodeOnly(RoutedSystem):
     memory
         "reserve": prompt + output tokens are set aside at admission; "paged": blocks, preemption.
     max_running
-        Most requests of a batch that run at a time, of which an instance has `pp`; with paged memory only.
+        Most requests of a batch that run at a time, of which an instance has `pp`; with paged memory only. None: under
+        reserved memory.
     block_size
-        Tokens of a KV block; with paged memory only.
+        Tokens of a KV block; with paged memory only. None: under reserved memory.
     num_blocks
         KV blocks of an instance; with paged memory only. None: all that its KV capacity holds.
     router, router_seed, rate
@@ -296,9 +297,9 @@ class Disaggregated(RoutedSystem):
     link
         What the KV crosses.
     max_tokens, order, max_wait_s
-        Of the prefill instances, see `PrefillOnly`; decode instances serve who is ready first.
+        See `PrefillOnly`: of the prefill instances; decode instances serve who is ready first.
     memory, max_running, block_size, num_blocks
-        Of the decode instances, see `DecodeOnly`.
+        See `DecodeOnly`: of the decode instances.
     router, router_seed
         At both kinds of instances, see `Colocated`.
     rate

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..measures.result import Result, StepColumns
+from ..measures.result import Result
+from ..measures.system_results import StepColumns
 from .reference import Observer, RequestState, Step, schedule
 from .reference_answers import limits, one_scheduler, step_times
 from .run import run_systems

@@ -25,25 +25,62 @@ ON_BAD: tuple[OnBad, ...] = get_args(OnBad)
 
 @dataclass(frozen=True)
 class TraceReport:
-    """What `read_trace` understood. Times and the mean rate are those of the trace's own clock, before scaling."""
+    """What `read_trace` understood. Times and the mean rate are those of the trace's own clock, before scaling.
+
+    Attributes
+    ----------
+    path, format
+        The file, and "azure", "mooncake", "csv" or "parquet".
+    columns
+        arrival_s, prompt_tokens, output_tokens, perhaps priority: the file's own names.
+    arrivals
+        What the arrival column holds: "ISO 8601 times", "timestamps", "numbers in seconds" or "numbers in
+        milliseconds".
+    rows_read
+        Blank lines are no rows.
+    stopped_early
+        The file may have more rows, which the cuts did not need.
+    skipped
+        Bad rows left out, by reason.
+    examples
+        The first bad rows, each with file, line and reason.
+    out_of_order
+        Rows with an earlier arrival than the row before; they were sorted.
+    first_arrival
+        Of the first good row, as the file writes it.
+    tick_s
+        Arrival times come in steps of about so many seconds. None: they are fine enough.
+    spread_s
+        Arrivals were spread over so many seconds. None: they were left alone.
+    requests
+        How many were kept.
+    span_s
+        Seconds from the first arrival to the last.
+    mean_rate_rps
+        (requests - 1) / span_s; NaN without a span.
+    rate_rps
+        The rate that was asked for. None: the trace's own was kept.
+    prompt_tokens, output_tokens
+        mean, p50, p90, p99 and max.
+    """
 
     path: str
-    format: str  # "azure", "mooncake", "csv" or "parquet"
-    columns: Mapping[str, str]  # arrival_s, prompt_tokens, output_tokens, perhaps priority -> the file's own names
-    arrivals: str  # what the arrival column holds: "ISO 8601 times", "numbers in seconds" or "numbers in milliseconds"
-    rows_read: int  # blank lines are no rows
-    stopped_early: bool  # the file may have more rows, which the cuts did not need
-    skipped: Mapping[str, int]  # reason -> bad rows left out
-    examples: tuple[str, ...]  # the first bad rows, each with file, line and reason
-    out_of_order: int  # rows with an earlier arrival than the row before; they were sorted
-    first_arrival: str  # of the first good row, as the file writes it
-    tick_s: float | None  # arrival times come in steps of about so many seconds; None: they are fine enough
-    spread_s: float | None  # arrivals were spread over so many seconds; None: they were left alone
-    requests: int  # N
+    format: str
+    columns: Mapping[str, str]
+    arrivals: str
+    rows_read: int
+    stopped_early: bool
+    skipped: Mapping[str, int]
+    examples: tuple[str, ...]
+    out_of_order: int
+    first_arrival: str
+    tick_s: float | None
+    spread_s: float | None
+    requests: int
     span_s: float
-    mean_rate_rps: float  # (N - 1) / span; NaN without a span
-    rate_rps: float | None  # the rate that was asked for; None: the trace's own was kept
-    prompt_tokens: Mapping[str, float]  # mean, p50, p90, p99, max
+    mean_rate_rps: float
+    rate_rps: float | None
+    prompt_tokens: Mapping[str, float]
     output_tokens: Mapping[str, float]
 
     def __str__(self) -> str:

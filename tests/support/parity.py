@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from invariants import check_run
 from servesweep import Chip, ConstantStepTime, Link, Model, Result, StepModel, Workload, run_scheduler
-from servesweep.measures.result import SystemResults
+from servesweep.measures.system_results import SystemResults
 from servesweep.serving.scheduler import Scheduler
 from strategies import LOG_COLUMNS, LaneCase, Traffic
 

@@ -14,7 +14,7 @@ import servesweep
 from invariants_systems import check_system
 from parity import step_model, workload
 from servesweep import Result
-from servesweep.measures.result import SystemResults
+from servesweep.measures.system_results import SystemResults
 from servesweep.serving.reference import Observer, RequestState
 from servesweep.serving.reference_instances import Instance, PrefillInstance, ReservedStep, SchedulerUnit, Unit
 from servesweep.serving.reference_steps import times_of
