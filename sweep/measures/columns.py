@@ -5,9 +5,9 @@ C systems, N requests of the longest workload; R systems of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,79 @@ from .balance import BALANCE, balance_measures, prefills_only
 from .latencies import ITL, LATENCIES, PERCENTILES, ROWS, SystemArrays, itl_columns, latency, meets
 from .slo import SLOS
 from .window import MeasurementWindow, check_shares, ratio, row_means, row_percentiles
+
+
+class Counted(NamedTuple):
+    """A measure that comes from counters: a row here is all that its column needs.
+
+    Parameters
+    ----------
+    name, unit, definition
+        Of the column.
+    values
+        Of each of some systems, [R]. `systems.counters` has every counter of the engine by name (kernels/counters.py).
+    whole
+        Whole numbers, int64 in the tables; otherwise float64.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    values: Callable[[SystemArrays], npt.NDArray[Any]]
+    whole: bool = True
+
+
+COUNTED = (
+    Counted(
+        "preemptions",
+        "preemptions",
+        "times that a running request lost its KV blocks, summed over the run",
+        lambda systems: np.sum(systems.preemptions, axis=1),
+    ),
+    Counted(
+        "recomputed_tokens",
+        "tokens",
+        "prefill tokens processed by requests that had been preempted at least once",
+        lambda systems: systems.recomputed_tokens,
+    ),
+    Counted(
+        "prefill_tokens",
+        "tokens",
+        "all tokens processed in prefill, recomputed_tokens included",
+        lambda systems: systems.prefill_tokens,
+    ),
+    Counted(
+        "kv_utilization_mean",
+        "share",
+        "KV blocks held (reserved memory: tokens set aside), mean over steps of instances that decode / all of them; "
+        "null when memory is unlimited",
+        lambda systems: ratio(systems.block_steps, systems.batch_steps * systems.num_blocks),
+        whole=False,
+    ),
+    Counted(
+        "kv_utilization_peak",
+        "share",
+        "peak_blocks / blocks of an instance (of a decode instance: of a stream); null when memory is unlimited",
+        lambda systems: ratio(systems.peak_blocks, systems.num_blocks),
+        whole=False,
+    ),
+    Counted(
+        "peak_blocks",
+        "blocks",
+        "most KV blocks held on any instance (decode: in any of its pp streams) during any step; "
+        "reserved memory: tokens set aside",
+        lambda systems: systems.peak_blocks,
+    ),
+    Counted(
+        "batch_size_mean",
+        "requests",
+        "running requests, mean over steps: every step counts the same, however long; "
+        "of a disaggregated system, over the steps of its decode instances",
+        lambda systems: ratio(systems.running_steps, systems.batch_steps),
+        whole=False,
+    ),
+    Counted("steps", "steps", "steps that were not idle, of all instances", lambda systems: systems.steps),
+)
 
 MEASURES = (
     "attainment",
@@ -32,14 +105,7 @@ MEASURES = (
     "duration_s",
     *(f"{name}_{which}_s" for name in LATENCIES for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
     *(f"itl_{which}_s" for which in ("mean", *(f"p{q}" for q in PERCENTILES))),
-    "preemptions",
-    "recomputed_tokens",
-    "prefill_tokens",
-    "kv_utilization_mean",
-    "kv_utilization_peak",
-    "peak_blocks",
-    "batch_size_mean",
-    "steps",
+    *(row.name for row in COUNTED),
     "utilization",
     *BALANCE,
     "finished",
@@ -156,14 +222,7 @@ def _measures(
         "request_throughput_per_gpu_rps": finished_count / duration / gpus,
         "output_throughput_per_gpu_tps": output_tokens / duration / gpus,
         "duration_s": duration,
-        "preemptions": np.sum(systems.preemptions, axis=1),
-        "recomputed_tokens": systems.recomputed_tokens,
-        "prefill_tokens": systems.prefill_tokens,
-        "kv_utilization_mean": ratio(systems.block_steps, systems.batch_steps * systems.num_blocks),
-        "kv_utilization_peak": ratio(systems.peak_blocks, systems.num_blocks),
-        "peak_blocks": systems.peak_blocks,
-        "batch_size_mean": ratio(systems.running_steps, systems.batch_steps),
-        "steps": systems.steps,
+        **{row.name: row.values(systems).astype(np.int64 if row.whole else np.float64) for row in COUNTED},
         "finished": finished_count,
         "rejected": np.count_nonzero(systems.rejected, axis=1),
     }

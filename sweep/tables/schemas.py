@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from ..measures.columns import COUNTED
 from ..measures.instances import ROLES
 from ..measures.latencies import LATENCIES, PERCENTILES
 from ..measures.slo import SLOS
@@ -272,42 +273,7 @@ _MEASURES = [
         )
         for q in PERCENTILES
     ),
-    _field("preemptions", _INT, "preemptions", "times that a running request lost its KV blocks, summed over the run"),
-    _field(
-        "recomputed_tokens",
-        _INT,
-        "tokens",
-        "prefill tokens processed by requests that had been preempted at least once",
-    ),
-    _field("prefill_tokens", _INT, "tokens", "all tokens processed in prefill, recomputed_tokens included"),
-    _field(
-        "kv_utilization_mean",
-        _FLOAT,
-        "share",
-        "KV blocks held (reserved memory: tokens set aside), mean over steps of instances that decode / all of them; "
-        "null when memory is unlimited",
-    ),
-    _field(
-        "kv_utilization_peak",
-        _FLOAT,
-        "share",
-        "peak_blocks / blocks of an instance (of a decode instance: of a stream); null when memory is unlimited",
-    ),
-    _field(
-        "peak_blocks",
-        _INT,
-        "blocks",
-        "most KV blocks held on any instance (decode: in any of its pp streams) during any step; "
-        "reserved memory: tokens set aside",
-    ),
-    _field(
-        "batch_size_mean",
-        _FLOAT,
-        "requests",
-        "running requests, mean over steps: every step counts the same, however long; "
-        "of a disaggregated system, over the steps of its decode instances",
-    ),
-    _field("steps", _INT, "steps", "steps that were not idle, of all instances"),
+    *(_field(row.name, _INT if row.whole else _FLOAT, row.unit, row.definition) for row in COUNTED),
     _field("utilization", _FLOAT, "share", "time inside steps / duration_s, mean over instances"),
     *_balance_fields(),
     _field(
