@@ -5,7 +5,9 @@ C systems, N requests of the longest workload; R systems of a chunk.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -184,7 +186,9 @@ def _limits(name: str, value: ArrayLike, systems: int) -> Floats:
 
 def _systems_of(results: SystemArrays, rows: slice) -> SystemArrays:
     itl = {name: None if getattr(results, name) is None else getattr(results, name)[rows] for name in ITL}
-    counters = {name: values[rows] for name, values in results.counters.items()}
+    # 0 where results were made from arrays, by somebody who counted nothing.
+    counters: defaultdict[str, Floats] = defaultdict(partial(np.zeros, len(results.n_requests[rows])))
+    counters |= {name: values[rows] for name, values in results.counters.items()}
     columns = {name: getattr(results, name)[rows] for name in ROWS}
     return cast(SystemArrays, SimpleNamespace(**columns, **itl, counters=counters))
 
