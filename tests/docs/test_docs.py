@@ -234,6 +234,25 @@ def test_pages_for_users_have_no_lanes(page):
     assert re.findall(r"\w*lanes?\b.*", (ROOT / page).read_text("utf-8"), re.IGNORECASE) == []
 
 
+@pytest.mark.parametrize("page", FOR_DEVELOPERS)
+def test_files_that_pages_for_developers_name_exist(page):
+    text = FENCE.sub("", (ROOT / page).read_text("utf-8"))
+    named = {name for name in re.findall(r"`([\w/]+/(?:\w+\.py)?)`", text)}
+    named -= {"build/"}  # is there after an install
+    assert named
+    assert [name for name in named if not any((ROOT / folder / name).exists() for folder in ("", "sweep"))] == []
+    packages = "|".join(path.name for path in (ROOT / "sweep").iterdir() if (path / "__init__.py").exists())
+    for package, module in re.findall(rf"`({packages})\.(\w+)", text):
+        assert (ROOT / "sweep" / package / f"{module}.py").exists(), f"{package}.{module}"
+
+
+def test_the_page_of_the_engine_has_every_phase():
+    from servesweep.kernels.phases import NAMES as phases
+
+    text = (ROOT / "docs" / "engine.md").read_text("utf-8")
+    assert [name for name in phases if f"*{name.replace('_', ' ')}*" not in text] == []
+
+
 def test_every_page_that_the_code_names_exists():
     files = [file for part in ("sweep", "kernels", "configs", "benchmarks") for file in (ROOT / part).rglob("*.*")]
     texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml", ".js", ".html")]
