@@ -40,6 +40,12 @@ def _contents(_: Any, page: str, source: list[str]) -> None:
         source[0] += "\n\n```{toctree}\n:hidden:\n:caption: About\n\nresults/README\nCONTRIBUTING\nCHANGELOG\n```\n"
 
 
+def _types(*found: Any) -> None:
+    """A name that ends in _ is a reference in reStructuredText, unless it is escaped."""
+    lines = found[-1]
+    lines[:] = [line.replace("numpy.str_", r"numpy.str\_") for line in lines]
+
+
 def _index(app: Any, failure: Exception | None) -> None:
     """What a web server shows for the folder itself."""
     if failure is None and app.builder.format == "html":
@@ -50,3 +56,4 @@ def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _contents)
     app.connect("build-finished", _index)
+    app.connect("autodoc-process-docstring", _types, priority=600)  # behind napoleon, which writes types
