@@ -8,6 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from ..streams import is_terminal, print_bytes
 from .options import RUN_HELP, WHERE_HELP, add_command, column_list, load_run
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _export(options: argparse.Namespace) -> int:
     from ..experiment.tables import ConfigError
 
     form = options.format or _format_of(options.out)
-    if form == "parquet" and options.out is None and sys.stdout.isatty():
+    if form == "parquet" and options.out is None and is_terminal(sys.stdout):
         raise ConfigError(["--format parquet: is no text for a terminal; give --out FILE"])
     df = load_run(options.run, options.table, options.where)
     if options.columns:
@@ -56,8 +57,7 @@ def _export(options: argparse.Namespace) -> int:
         df = df[list(dict.fromkeys(options.columns))]
     content = encoded(df, form)
     if options.out is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
+        print_bytes(content)
         return 0
     try:
         with open(options.out, "wb") as file:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..streams import printing, say
 from .options import (
     EXIT_FAILED_CELLS,
     add_command,
     at_least_one,
     format_workloads,
     print_json,
-    say,
     slo_limits,
     workload_texts,
 )
@@ -116,14 +116,15 @@ def _goodput(options: argparse.Namespace) -> int:
         say(format_workloads(workload_texts(plan)))
     found = search_plan(plan, asked, workers=options.workers, out=options.out, progress=not options.quiet)
     best = best_goodputs(found.df)
-    if options.json:
-        print_json(goodput_json(found, best, baseline))
-    else:
-        slos = format_slos(found.df) if asked.joint else f"{format_slos(found.df)}, each on its own"
-        print_frontier(best, baseline, asked.attainment, slos)
-        print("\n".join(format_goodputs(best, baseline, asked.attainment)))
-        for warning in found.warnings:
-            print(f"Warning: {warning}")
+    with printing(f"the tables are in {found.directory}"):
+        if options.json:
+            print_json(goodput_json(found, best, baseline))
+        else:
+            slos = format_slos(found.df) if asked.joint else f"{format_slos(found.df)}, each on its own"
+            print_frontier(best, baseline, asked.attainment, slos)
+            print("\n".join(format_goodputs(best, baseline, asked.attainment)))
+            for warning in found.warnings:
+                print(f"Warning: {warning}")
     if not options.quiet:
         endings = ", ".join(f"{count:,} {name}" for name, count in found.counts.items() if count and name != "cells")
         say(

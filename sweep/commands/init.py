@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import add_command, say
+from ..streams import say
+from .options import add_command
 
 if TYPE_CHECKING:
     from .options import Commands

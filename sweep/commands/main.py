@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .. import streams
+from ..streams import say
 from . import catalog as command_catalog
 from . import compare as command_compare
 from . import doctor as command_doctor
@@ -20,7 +22,7 @@ from . import schema as command_schema
 from . import show as command_show
 from . import timeline as command_timeline
 from . import verify as command_verify
-from .options import EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, EXIT_USAGE, say
+from .options import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE
 
 
 def command_line(arguments: Sequence[str] | None = None) -> int:
@@ -28,21 +30,32 @@ def command_line(arguments: Sequence[str] | None = None) -> int:
 
     0 done; 1 unexpected error; 2 wrong usage or experiment; 3 some cells failed; 130 interrupted.
     """
-    options = make_parser().parse_args(arguments)
+    streams.open_closed()
     try:
-        code: int = options.command(options)
-        sys.stdout.flush()
+        return _run(arguments)
+    finally:
+        streams.let_go()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    debug = False
+    try:
+        with streams.guarded_stdout():
+            options = make_parser().parse_args(arguments)
+        debug = options.debug
+        with streams.guarded_stdout(alone=getattr(options, "json", False)):
+            code: int = options.command(options)
         return code
     except KeyboardInterrupt as interrupt:
         say(str(interrupt) or "interrupted")
         if hasattr(interrupt, "run"):
             say(_resume(arguments))
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of stdout has gone, which is no error
-        sys.stderr.close()
-        return EXIT_OK
+    except streams.StdoutLost as error:
+        say(str(error))
+        return EXIT_UNEXPECTED
     except Exception as error:
-        if options.debug:
+        if debug:
             raise
         from ..experiment.tables import ConfigError
         from ..goodput.search import SearchStopped

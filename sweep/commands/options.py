@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ..streams import printing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,9 +109,5 @@ def slo_limits(texts: Sequence[str] | None) -> dict[str, float] | None:
 def print_json(content: Any) -> None:
     import json
 
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def say(text: str) -> None:
-    """To people: stdout is for data."""
-    print(text, file=sys.stderr)
+    with printing():
+        print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, say, slo_limits
+from ..streams import printing, say
+from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, slo_limits
 
 if TYPE_CHECKING:
     from .options import Commands
@@ -105,13 +106,14 @@ def _placement(options: argparse.Namespace) -> int:
         settings=options.set,
         progress=not options.quiet,
     )
-    if options.json:
-        print_json(placement_json(found))
-    else:
-        print_placement(found)
-        print(found.verdict)
-        for warning in found.warnings:
-            print(f"Warning: {warning}")
+    with printing(f"the tables are in {found.directory}"):
+        if options.json:
+            print_json(placement_json(found))
+        else:
+            print_placement(found)
+            print(found.verdict)
+            for warning in found.warnings:
+                print(f"Warning: {warning}")
     if not options.quiet:
         say(f"{len(found.df):,} candidates, {found.wall_s:.1f} s; tables in {found.directory}")
     if found.failed:

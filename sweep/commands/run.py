@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..streams import printing, say
 from .options import (
     EXIT_FAILED_CELLS,
     EXIT_OK,
@@ -12,7 +13,6 @@ from .options import (
     at_least_one,
     format_workloads,
     print_json,
-    say,
     workload_texts,
 )
 
@@ -123,23 +123,24 @@ def _run(options: argparse.Namespace) -> int:
     best = best_by_policy(run.df)
     line = format_verdict(best, format_slos(run.df))
     warning = format_rejections(run.df)
-    if options.json:
-        print_json(
-            {
-                "name": experiment.name,
-                "directory": str(run.directory),
-                **run.counts,
-                "wall_s": round(run.wall_s, 2),
-                "best": best_json(best),
-                "verdict": line,
-                "warning": warning,
-            }
-        )
-    else:
-        print_best(best)
-        print(line)
-        if warning is not None:
-            print(f"Warning: {warning}")
+    with printing(f"the tables are in {run.directory}"):
+        if options.json:
+            print_json(
+                {
+                    "name": experiment.name,
+                    "directory": str(run.directory),
+                    **run.counts,
+                    "wall_s": round(run.wall_s, 2),
+                    "best": best_json(best),
+                    "verdict": line,
+                    "warning": warning,
+                }
+            )
+        else:
+            print_best(best)
+            print(line)
+            if warning is not None:
+                print(f"Warning: {warning}")
     if not options.quiet:
         counts = {name: count for name, count in run.counts.items() if name != "ok"}
         say(f"{counts_text(counts)}; {run.wall_s:.1f} s; tables in {run.directory}")

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import add_command, at_least_one, column_list, say
+from ..streams import say
+from .options import add_command, at_least_one, column_list
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.selection import plain
+from ..streams import is_terminal
 
 
 def print_table(
@@ -32,7 +33,7 @@ def print_table(
         table.add_column(Text(header), justify="left" if place < left or place == last_text else "right")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000).print(table)
+    Console(file=sys.stdout, width=None if is_terminal(sys.stdout) else 10_000).print(table)
 
 
 def with_unit(value: Any, unit: str) -> str:

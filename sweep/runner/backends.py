@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar
 
+from ..streams import workable
 from .loky_insides import a_worker_died, close_own_end_of_outcomes, exit_codes, is_cut_off, running_workers
 
 T = TypeVar("T")
@@ -164,7 +165,7 @@ class Processes:
             parallel = Parallel(n_jobs=self.workers, return_as="generator_unordered", batch_size=1)
             outcomes, over = None, threading.Event()
             try:
-                with interrupts(), _interrupts_blocked():
+                with interrupts(), _interrupts_blocked(), workable():
                     outcomes = parallel(delayed(run_numbered)(number, task) for number, task in feed)
                 threading.Thread(target=_watch_workers, args=(parallel, over), daemon=True).start()
                 while True:
@@ -190,13 +191,15 @@ class Processes:
 
 
 def end_with(parent: int) -> None:
-    """Have this process end soon after its parent has, which may have been killed and could not tell."""
+    """Have this worker end soon after its parent has, which may have been killed and could not tell."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_WATCH_S)
         os._exit(1)
 
+    with suppress(OSError):
+        os.dup2(2, 1)  # stdout is for results: what a library prints here goes to stderr
     threading.Thread(target=watch, daemon=True).start()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -21,6 +20,7 @@ from .. import checks
 from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
+from ..streams import say
 from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
 from .backends import Backend, InProcess, Processes, interrupts, iter_outcomes
 from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches
@@ -95,7 +95,7 @@ class Execution:
         plan, store, to_do = self.plan, self.store, self.store.to_do
         if progress:
             for note in self._opening():
-                print(note, file=sys.stderr)
+                say(note)
         if not to_do:
             return
         batches = self._batches

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import TARGET
+from ..streams import is_terminal, say, stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,13 +82,18 @@ class Progress(Silent):
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Bar(
+                *columns,
+                console=Console(file=stderr()),
+                transient=True,
+                redirect_stdout=is_terminal(sys.stdout),  # of a file or a pipe it would take what is printed
+            )
             self._bar.add_task("simulating", total=1.0, text=self._text())
             self._bar.start()
         self._thread = threading.Thread(target=self._tick, daemon=True)
@@ -112,7 +118,7 @@ class Progress(Silent):
         while not self._ended.wait(1.0 if self._bar is not None else LINE_SECONDS):
             self._show()
             if self._bar is None:
-                print(self._text(), file=sys.stderr, flush=True)
+                say(self._text())
 
     def _show(self) -> None:
         if self._bar is not None:

@@ -24,6 +24,7 @@ FLOORS = (
     "hardware",
     "checks",
     "messages",
+    "streams",
     "arrays",
     "kernels",
 )
