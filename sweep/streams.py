@@ -38,7 +38,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 @contextmanager
 def guarded_stdout(alone: bool = False) -> Iterator[None]:
-    """In the block, printing raises nothing when the reader of stdout has gone, and `StdoutLost` when it fails otherwise;
+    """In the block, printing raises nothing when the reader of stdout has gone, and else `StdoutLost` when it fails;
     on stderr it never raises.
 
     Parameters
@@ -84,7 +84,7 @@ def printing(kept: str = "") -> Iterator[None]:
 
 @contextmanager
 def workable() -> Iterator[None]:
-    """In the block, stdout and stderr can be flushed, whatever they are: libraries do so before they start a process."""
+    """In the block, stdout and stderr can be flushed, as libraries do before they start a process."""
     before = sys.stdout, sys.stderr
     for name, stream in zip(("stdout", "stderr"), before, strict=True):
         try:
