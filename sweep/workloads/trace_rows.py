@@ -4,9 +4,11 @@ R is the number of good rows. A block of values is converted at once, and value 
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,39 @@ import numpy.typing as npt
 
 from ..arrays import Floats, Ints
 from ..checks import MAX_TOKENS
+from .workload import MAX_REQUESTS
 
+MAX_ROWS = MAX_REQUESTS  # of a trace, good or bad
+MAX_ARRIVAL = 1e20  # in the file's unit, either side of 0: beyond every clock of 64 bits, and differences stay finite
+_HOPELESS = 100_000  # rows, all bad, after which a file is no trace
 _EXAMPLES = 3
+_VOTES = 100  # arrivals that decide what the others should be
+
+
+class Unread:
+    """What a file holds where a number, a text or a time should be."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Arrivals that a file holds as times, neither as numbers nor as text."""
+
+    ticks: Floats  # since the earliest of the file
+    wrong: dict[int, str]  # position: what is wrong with it
+    text: Callable[[int], Unread | None]  # each as the file has it
+    kind: str  # in a word
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    def __getitem__(self, i: int) -> Unread | None:
+        return self.text(i)
 
 
 @dataclass
@@ -27,11 +60,14 @@ class Rows:
     columns: dict[str, str]  # the file's own names for arrival_s, prompt_tokens, output_tokens
     unit: str  # what the numbers of rows count: "line" or "row", from 1
     ticks_per_s: float  # of arrivals that are numbers
+    unit_told: bool  # whether somebody said so; else it is assumed
     stop_at_bad: bool  # read no further than the block with the first bad row
     enough: Callable[[Floats], bool]  # told the arrivals of each block in seconds, says when no more are needed
 
-    arrivals: str = ""  # "numbers" or "stamps" (ISO 8601); decided by the first arrival that is one of them
+    most_rows: int = MAX_ROWS
+    arrivals: str = ""  # "numbers", "stamps" (ISO 8601), or a word for Stamps; what most of the first arrivals are
     zoned: bool = False  # whether the stamps have a time zone
+    unlike: str = "the first row"  # what a stamp with the other kind of zone differs from
     first: str = ""  # the first good arrival, as the file writes it
     read: int = 0  # rows looked at, good or bad; blank lines are no rows
     stopped: bool = False  # before the end of the file
@@ -61,11 +97,18 @@ class Rows:
                 self.examples.append(f"{self.file}, {self.unit} {number}: {words}")
         self.read += int(good.sum()) + len(self._bad)
         self._bad = []
+        if self.read > self.most_rows:
+            raise ValueError(f"{self.file}: has more than {self.most_rows:,} rows: must be cut into smaller files")
         if not self.first and good.any():
             self.first = str(arrivals[int(good.argmax())])
         self._blocks.append((ticks[good], *(column[good] for column in whole)))
-        self.stopped = (self.stop_at_bad and bool(self.refused)) or self.enough(ticks[good] / self.ticks_per_s)
+        self.stopped = self.hopeless or self.enough(ticks[good] / self.ticks_per_s)
         return self.stopped
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no further row can mend this."""
+        return (self.stop_at_bad and bool(self.refused)) or (not self.first and self.read >= _HOPELESS)
 
     def arrays(self) -> tuple[Floats, list[Ints]]:
         """Arrival in ticks, exact for stamps of microseconds; prompt and output lengths, and priorities where the file
@@ -89,6 +132,11 @@ class Rows:
         return lengths
 
     def _arrivals(self, values: Any, wrong: dict[int, tuple[str, str]]) -> Floats:
+        if isinstance(values, Stamps):
+            self.arrivals = values.kind
+            for i, reason in values.wrong.items():
+                self._note("arrival_s", i, values[i], reason, wrong)
+            return values.ticks
         if not self.arrivals:
             self._choose(values)
         convert = {"numbers": _number, "stamps": self._stamp, "": _neither}[self.arrivals]
@@ -100,24 +148,23 @@ class Rows:
                     ticks[i] = convert(value)
                 except ValueError as error:
                     self._note("arrival_s", i, value, str(error), wrong)
-        for i in np.flatnonzero(~np.isfinite(ticks)).tolist():
-            self._note("arrival_s", i, values[i], "is not finite", wrong)
+        for i in np.flatnonzero(~(np.abs(ticks) <= MAX_ARRIVAL)).tolist():
+            reason = f"is beyond {MAX_ARRIVAL:g}" if math.isfinite(ticks[i]) else "is not finite"
+            self._note("arrival_s", i, values[i], reason, wrong)
         return ticks
 
     def _choose(self, values: Iterable[Any]) -> None:
-        for value in values:
-            try:
-                _number(value)
-                self.arrivals = "numbers"
-                return
-            except ValueError:
-                pass
-            try:
-                self.zoned = _time(value).tzinfo is not None
-                self.arrivals, self.ticks_per_s = "stamps", 1e6
-                return
-            except ValueError:
-                pass
+        """What most of the first arrivals are: where they differ, the first may be the bad one."""
+        kinds = list(islice(filter(None, map(_kind, values)), _VOTES))
+        if not kinds:
+            return
+        (most, _), *_ = Counter(kinds).most_common(1)  # on a tie, the first
+        self.arrivals = "numbers" if most == "numbers" else "stamps"
+        self.zoned = most == "zoned"
+        if self.arrivals == "stamps":
+            self.ticks_per_s = 1e6
+        if kinds[0] != most:
+            self.unlike = "most rows"
 
     def _all_stamps(self, values: Any) -> Floats | None:
         try:
@@ -133,12 +180,12 @@ class Rows:
     def _stamp(self, value: Any) -> float:
         time = _time(value)
         if (time.tzinfo is not None) != self.zoned:
-            raise ValueError(f"has {'no' if self.zoned else 'a'} time zone, unlike the first row")
-        return round((time if self.zoned else time.replace(tzinfo=UTC)).timestamp() * 1e6)
+            raise ValueError(f"has {'no' if self.zoned else 'a'} time zone, unlike {self.unlike}")
+        return round(time.timestamp() * 1e6) if self.zoned else float(np.datetime64(time, "us").astype(np.int64))
 
     def _note(self, key: str, i: int, value: Any, reason: str, wrong: dict[int, tuple[str, str]]) -> None:
-        name = self.columns[key]
-        wrong.setdefault(i, (f"{name} {reason}", f"{name} = {shortened(repr(value))} {reason}"))
+        name = shortened(self.columns[key])
+        wrong.setdefault(i, (f"{name} {reason}", f"{name} = {_shown(value)} {reason}"))
 
 
 def shortened(text: str, width: int = 60) -> str:
@@ -147,12 +194,27 @@ def shortened(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return shortened(repr(value[:100]))
+    try:
+        return shortened(repr(value.item() if isinstance(value, np.generic) else value))
+    except RecursionError:  # lists in lists that JSON could just read
+        return f"a {type(value).__name__}"
+
+
 def _all_whole(values: Any) -> Ints | None:
-    """Whole numbers, or None when one by one is the way to tell what is wrong."""
+    """Whole numbers, or None when one by one is the way to tell what is wrong; far below 0 they are not exact."""
     if isinstance(values, np.ndarray):
-        if values.dtype.kind not in "iuf" or not np.all((values <= MAX_TOKENS) & (values == np.floor(values))):
+        if values.dtype.kind not in "iuf":
             return None
-        return np.maximum(values, -MAX_TOKENS).astype(np.int64)  # what is far below 0 need not fit
+        if values.dtype.kind == "u":
+            values = np.minimum(values.astype(np.uint64), np.uint64(MAX_TOKENS + 1)).astype(np.int64)
+        numbers = values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
+        if not np.all(np.isfinite(numbers) & (numbers <= MAX_TOKENS) & (numbers == np.floor(numbers))):
+            return None
+        clipped: Ints = np.maximum(numbers, -MAX_TOKENS - 1).astype(np.int64)
+        return clipped
     if set(map(type, values)) not in ({str}, {int}, set()):
         return None
     try:
@@ -173,6 +235,19 @@ def _all_numbers(values: Any) -> Floats | None:
         return None
 
 
+def _kind(value: Any) -> str:
+    """Of an arrival: "numbers", "zoned" or "naive" for a stamp, or "" for what is neither."""
+    try:
+        _number(value)
+        return "numbers"
+    except ValueError:
+        pass
+    try:
+        return "naive" if _time(value).tzinfo is None else "zoned"
+    except ValueError:
+        return ""
+
+
 def _whole(value: Any) -> int:
     number = _number(value)
     if not math.isfinite(number):
@@ -181,13 +256,13 @@ def _whole(value: Any) -> int:
         raise ValueError("is not a whole number")
     if number > MAX_TOKENS:
         raise ValueError("is too large")
-    return int(number)
+    return max(int(number), -MAX_TOKENS - 1)  # what is far below 0 need not be exact
 
 
 def _number(value: Any) -> float:
     if _is_empty(value):
         raise ValueError("is empty")
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool | np.bool_ | Unread):
         raise ValueError("is not a number")
     try:
         return float(value)
@@ -202,7 +277,7 @@ def _time(value: Any) -> datetime:
         raise ValueError("is empty")
     try:
         return datetime.fromisoformat(value.strip())
-    except (AttributeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         raise ValueError("is not an ISO 8601 time") from None
 
 

@@ -4,8 +4,9 @@ N is the number of requests kept. docs/traces.md describes the formats and every
 """
 
 import math
+import sys
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,105 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import checks
-from ..arrays import Floats, Ints
-from .trace_formats import FORMATS, Ask, FormatName, read_rows
-from .trace_rows import Rows
+from ..arrays import Floats
+from .trace_columns import Ask
+from .trace_formats import FORMATS, FormatName, read_rows
+from .trace_report import TraceReport, clock, summary, unit_doubt
+from .trace_rows import MAX_ARRIVAL, Rows, shortened
+from .trace_source import shown_path
 from .workload import Workload
 
 OnBad = Literal["error", "skip"]
 ON_BAD: tuple[OnBad, ...] = get_args(OnBad)
-
-
-@dataclass(frozen=True)
-class TraceReport:
-    """What `read_trace` understood. Times and the mean rate are those of the trace's own clock, before scaling.
-
-    Attributes
-    ----------
-    path, format
-        The file, and "azure", "mooncake", "csv" or "parquet".
-    columns
-        arrival_s, prompt_tokens, output_tokens, perhaps priority: the file's own names.
-    arrivals
-        What the arrival column holds: "ISO 8601 times", "timestamps", "numbers in seconds" or "numbers in
-        milliseconds".
-    rows_read
-        Blank lines are no rows.
-    stopped_early
-        The file may have more rows, which the cuts did not need.
-    skipped
-        Bad rows left out, by reason.
-    examples
-        The first bad rows, each with file, line and reason.
-    out_of_order
-        Rows with an earlier arrival than the row before; they were sorted.
-    first_arrival
-        Of the first good row, as the file writes it.
-    tick_s
-        Arrival times come in steps of about so many seconds. None: they are fine enough.
-    spread_s
-        Arrivals were spread over so many seconds. None: they were left alone.
-    requests
-        How many were kept.
-    span_s
-        Seconds from the first arrival to the last.
-    mean_rate_rps
-        (requests - 1) / span_s; NaN without a span.
-    rate_rps
-        The rate that was asked for. None: the trace's own was kept.
-    prompt_tokens, output_tokens
-        mean, p50, p90, p99 and max.
-    """
-
-    path: str
-    format: str
-    columns: Mapping[str, str]
-    arrivals: str
-    rows_read: int
-    stopped_early: bool
-    skipped: Mapping[str, int]
-    examples: tuple[str, ...]
-    out_of_order: int
-    first_arrival: str
-    tick_s: float | None
-    spread_s: float | None
-    requests: int
-    span_s: float
-    mean_rate_rps: float
-    rate_rps: float | None
-    prompt_tokens: Mapping[str, float]
-    output_tokens: Mapping[str, float]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """The report as lines of text."""
-        arrival, prompt, output, *priority = self.columns.values()
-        skipped = sum(self.skipped.values())
-        text = [
-            f"{self.path}: {self.format} format; arrivals from {arrival} ({self.arrivals}), lengths from {prompt} and "
-            f"{output}" + "".join(f", priorities from {name}" for name in priority),
-            f"rows: {self.rows_read:,} read{' (no more were needed)' * self.stopped_early}, {skipped:,} bad and "
-            f"skipped, {self.requests:,} kept",
-        ]
-        text += [f"  {reason}: {count:,}" for reason, count in self.skipped.items()]
-        text += [f"  e.g. {example}" for example in self.examples]
-        if self.out_of_order:
-            text.append(f"order: {self.out_of_order:,} rows come earlier than the row before; sorted by arrival")
-        rate = "" if math.isnan(self.mean_rate_rps) else f", mean rate {self.mean_rate_rps:.4g} requests/s"
-        text.append(f"span: {self.span_s:,.1f} s{rate}; the file begins at {self.first_arrival}")
-        if self.rate_rps is not None:
-            text.append(f"scaled: to {self.rate_rps:.4g} requests/s")
-        if self.spread_s is not None:
-            text.append(f"spread: each arrival within {self.spread_s:g} s, order kept")
-        elif self.tick_s is not None:
-            text.append(
-                f"caution: arrivals come in ticks of about {self.tick_s:.3g} s; spread_s spreads them within a tick"
-            )
-        for name, lengths in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
-            text.append(f"{name} tokens: " + ", ".join(f"{key} {value:,.0f}" for key, value in lengths.items()))
-        return text
 
 
 def load_trace(
@@ -213,8 +125,13 @@ def read_trace(
         Names the file, the line and the reason, or the argument.
     FileNotFoundError
         Where there is no file.
+
+    Warns
+    -----
+    UserWarning
+        Where nobody told the unit of arrivals, and they cannot be in what was assumed.
     """
-    path = Path(path)
+    path = checks.path("path", path)
     _check(format, columns, on_bad, start_s, end_s)
     seed = checks.whole("seed", seed, 0)
     limit = None if limit is None else checks.whole("limit", limit, 1)
@@ -223,7 +140,7 @@ def read_trace(
         if spread_s != "auto":
             raise ValueError(f'spread_s={spread_s!r}: must be "auto" or a positive finite number')
     elif spread_s is not None:
-        spread_s = checks.positive("spread_s", spread_s)
+        spread_s = min(checks.positive("spread_s", spread_s), MAX_ARRIVAL)
     start = 0.0 if start_s is None else start_s
     end = math.inf if end_s is None else end_s
 
@@ -234,8 +151,10 @@ def read_trace(
     if out_of_order:
         order = np.argsort(ticks, kind="stable")
         ticks, whole = ticks[order], [column[order] for column in whole]
+    earliest = float(ticks[0])
     ticks = ticks - ticks[0]
     tick_s = _tick(ticks / rows.ticks_per_s)
+    doubt = unit_doubt(rows, earliest, ticks / rows.ticks_per_s)
     spread = tick_s if isinstance(spread_s, str) else spread_s
     if spread is not None:
         ticks = _spread(ticks, spread * rows.ticks_per_s, np.random.default_rng(seed))
@@ -253,7 +172,7 @@ def read_trace(
         path=str(path),
         format=rows.format,
         columns=rows.columns,
-        arrivals=_clock(rows),
+        arrivals=clock(rows),
         rows_read=rows.read,
         stopped_early=rows.stopped,
         skipped=rows.refused,
@@ -266,14 +185,26 @@ def read_trace(
         span_s=float(arrival[-1]),
         mean_rate_rps=workload.mean_rate_rps,
         rate_rps=rate,
-        prompt_tokens=_summary(prompt),
-        output_tokens=_summary(output),
+        prompt_tokens=summary(prompt),
+        output_tokens=summary(output),
+        unit_doubt=doubt,
     )
     if rate is not None:
-        if not arrival[-1] > 0:
-            raise ValueError(f"rate={rate}: {path} has no mean rate to scale: what is kept of it arrives at one time")
+        if math.isnan(workload.mean_rate_rps):
+            raise ValueError(
+                f"rate={rate}: {shown_path(path)} has no mean rate to scale: what is kept of it arrives at one time"
+            )
         workload = workload.at_rate(rate)
+    if doubt is not None:
+        _warn(f"{shown_path(path)}: {doubt}")
     return workload, report
+
+
+def _warn(text: str) -> None:
+    depth = 1
+    while sys._getframe(depth).f_code.co_filename == __file__:
+        depth += 1
+    warnings.warn(text, UserWarning, stacklevel=depth + 1)  # where somebody else called
 
 
 class _Enough:
@@ -313,8 +244,12 @@ def _check(
         raise ValueError(f"format={format!r}: must be None or one of {', '.join(FORMATS)}")
     if on_bad not in ON_BAD:
         raise ValueError(f"on_bad={on_bad!r}: must be one of {', '.join(ON_BAD)}")
+    if columns is not None and not (
+        isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
+    ):
+        raise ValueError(f"columns={shortened(repr(columns), 200)}: must be names of columns, by ours")
     if columns is not None and format in ("azure", "mooncake"):
-        raise ValueError(f"columns={dict(columns)!r}: has no effect with format={format!r}")
+        raise ValueError(f"columns={shortened(repr(dict(columns)), 200)}: has no effect with format={format!r}")
     if start_s is not None:
         checks.not_negative("start_s", start_s)
     if end_s is not None:
@@ -331,9 +266,10 @@ def _refuse_bad(rows: Rows, on_bad: str) -> None:
             f'{rows.examples[0]}{more}; on_bad="skip" (--set on_bad=skip) leaves bad rows out and counts them'
         )
     if rows.read == 0:
-        raise ValueError(f"{rows.file}: has no rows after its header")
+        raise ValueError(f"{rows.file}: has no rows{' after its header' * (rows.format != 'parquet')}")
     if bad == rows.read:
-        raise ValueError(f"{rows.file}: has no good row: all {bad:,} are bad, the first is {rows.examples[0]}")
+        looked_at = f"the first {bad:,}" if rows.stopped else f"{bad:,}"
+        raise ValueError(f"{rows.file}: has no good row: all {looked_at} are bad, the first is {rows.examples[0]}")
 
 
 def _tick(seconds: Floats) -> float | None:
@@ -371,17 +307,6 @@ def _cut(rows: Rows, ticks: Floats, start: float, end: float, limit: int | None)
     return kept
 
 
-def _clock(rows: Rows) -> str:
-    if rows.arrivals == "stamps":
-        return "ISO 8601 times" if rows.format != "parquet" else "timestamps"
-    return "numbers in milliseconds" if rows.ticks_per_s == 1e3 else "numbers in seconds"
-
-
 def _stem(path: Path) -> str:
     plain = path.with_suffix("") if path.suffix == ".gz" else path
-    return plain.stem or path.name
-
-
-def _summary(lengths: Ints) -> dict[str, float]:
-    p50, p90, p99 = np.percentile(lengths, [50, 90, 99]).tolist()
-    return {"mean": float(lengths.mean()), "p50": p50, "p90": p90, "p99": p99, "max": float(lengths.max())}
+    return shortened(plain.stem or path.name, 255)

@@ -4,6 +4,7 @@
 """
 
 import math
+import reprlib
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -304,7 +305,8 @@ def _times(name: str, values: Any) -> npt.NDArray[np.float64]:
     array = _array(name, values)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{name} holds {array.dtype}: must hold numbers of seconds")
-    times = array.astype(np.float64, copy=_may_change(array))
+    with np.errstate(over="ignore"):  # of long doubles
+        times = array.astype(np.float64, copy=_may_change(array))
     wrong = ~(np.isfinite(times) & (times >= 0))
     if wrong.any():
         at = int(wrong.argmax())
@@ -325,6 +327,8 @@ def _whole(name: str, values: Any, least: int) -> npt.NDArray[np.int64]:
     array = _array(name, values)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{name} holds {array.dtype}: must hold integers")
+    if array.dtype == np.float16:  # which cannot be compared with large numbers
+        array = array.astype(np.float64)
     # A column that had a gap once is float in pandas: whole numbers are taken in any type.
     wrong = ~((array >= least) & (array <= MAX_TOKENS) & (array == np.floor(array)))
     if wrong.any():
@@ -344,7 +348,7 @@ def _array(name: str, values: Any) -> npt.NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name}={values!r}: must be an array with one dimension") from None
+        raise ValueError(f"{name}={reprlib.repr(values)}: must be an array with one dimension") from None
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}: must be an array with one dimension")
     return array
