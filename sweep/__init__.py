@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from .tables.reading import TableName, load
     from .workloads.conversation import conversation_workload
     from .workloads.trace_formats import FormatName
-    from .workloads.traces import OnBad, TraceReport, load_trace, read_trace
+    from .workloads.trace_report import TraceReport
+    from .workloads.traces import OnBad, load_trace, read_trace
     from .workloads.workload import ArrivalsName, LognormalLen, Workload, lognormal_len, make_workload
 
 _MODULES = {
@@ -181,9 +182,9 @@ _MODULES = {
     ),
     "workloads.conversation": ("conversation_workload",),
     "workloads.trace_formats": ("FormatName",),
+    "workloads.trace_report": ("TraceReport",),
     "workloads.traces": (
         "OnBad",
-        "TraceReport",
         "load_trace",
         "read_trace",
     ),

@@ -125,7 +125,7 @@ def _read_csv(ask: Ask, head: str, lines: Lines, text: Iterator[str], header_lin
             if not seen or rows.add(numbers, *columns):
                 return rows
     except csv.Error as error:  # a quote that is never closed: what follows it is lost, so it is no bad row to skip
-        raise ValueError(f"{ask.shown}, line {start}: is not CSV: {error}") from None
+        raise ValueError(f"{ask.shown}, line {start}: is not CSV: {shortened(str(error), 120)}") from None
 
 
 def _read_json(ask: Ask, lines: Lines, text: Iterator[str], blank: int) -> Rows:

@@ -20,7 +20,8 @@ from .workload import MAX_REQUESTS
 
 MAX_ROWS = MAX_REQUESTS  # of a trace, good or bad
 MAX_ARRIVAL = 1e20  # in the file's unit, either side of 0: beyond every clock of 64 bits, and differences stay finite
-_HOPELESS = 100_000  # rows, all bad, after which a file is no trace
+MAX_BROKEN = 100_000  # rows that cannot be taken apart, after which a file with few others is no trace
+_BROKEN_A_GOOD = 100  # more is few others
 _EXAMPLES = 3
 _VOTES = 100  # arrivals that decide what the others should be
 
@@ -70,6 +71,7 @@ class Rows:
     unlike: str = "the first row"  # what a stamp with the other kind of zone differs from
     first: str = ""  # the first good arrival, as the file writes it
     read: int = 0  # rows looked at, good or bad; blank lines are no rows
+    broken: int = 0  # of these, rows that `refuse` was told of
     stopped: bool = False  # before the end of the file
     refused: dict[str, int] = field(default_factory=dict)  # reason: number of rows
     examples: list[str] = field(default_factory=list)  # the first bad rows, in words
@@ -78,8 +80,9 @@ class Rows:
     _blocks: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
 
     def refuse(self, number: int, reason: str, words: str) -> None:
-        """Note a bad row of the block that the next `add` takes."""
+        """Note a row of the block that the next `add` takes, which has no values that could be good."""
         self._bad.append((number, reason, words))
+        self.broken += 1
 
     def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any, *priorities: Any) -> bool:
         """Take a block of rows, given as their numbers and three columns, or four; True when reading can stop."""
@@ -108,7 +111,13 @@ class Rows:
     @property
     def hopeless(self) -> bool:
         """Whether no further row can mend this."""
-        return (self.stop_at_bad and bool(self.refused)) or (not self.first and self.read >= _HOPELESS)
+        return (self.stop_at_bad and bool(self.refused)) or self.is_no_trace
+
+    @property
+    def is_no_trace(self) -> bool:
+        """Whether so many rows are broken that the file holds something else."""
+        good = self.read - sum(self.refused.values())
+        return self.broken >= MAX_BROKEN and self.broken > _BROKEN_A_GOOD * good
 
     def arrays(self) -> tuple[Floats, list[Ints]]:
         """Arrival in ticks, exact for stamps of microseconds; prompt and output lengths, and priorities where the file
@@ -188,9 +197,14 @@ class Rows:
         wrong.setdefault(i, (f"{name} {reason}", f"{name} = {_shown(value)} {reason}"))
 
 
+def escaped(text: str) -> str:
+    """A text for messages: what no terminal should get, such as control characters, is escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def shortened(text: str, width: int = 60) -> str:
-    """A text cut to a width, for messages; what no terminal should get, such as control characters, is escaped."""
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: width + 1])
+    """An escaped text, cut to a width."""
+    text = escaped(text[: width + 1])
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

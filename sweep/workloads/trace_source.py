@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from .trace_rows import shortened
+from .trace_rows import escaped
 
 MAX_LINE = 2**23  # characters of a line, or of a CSV record over several lines: a prompt of a million tokens fits
-MAX_EXPANSION = 100  # times its size that a compressed file may grow; real traces grow 4- to 20-fold
+MAX_EXPANSION = 100  # times its size that a compressed file may grow; real traces grow 3- to 10-fold
 FREE_EXPANSION = 2**22  # bytes up to which any growth is allowed
 BLOCK_CHARACTERS = 2**24  # of text, held at once
 _KINDS = (
@@ -40,8 +40,8 @@ def _opener(path: str, flags: int) -> int:
 
 def shown_path(path: str | os.PathLike[str]) -> str:
     """A path for messages: without control characters, and of a long one the end."""
-    text = os.fspath(path)
-    return shortened(text, 200) if len(text) <= 200 else "..." + shortened(text[-197:], 200)
+    text = escaped(os.fspath(path))
+    return text if len(text) <= 300 else "..." + text[-297:]
 
 
 class Gunzip(gzip.GzipFile):

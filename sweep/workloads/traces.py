@@ -267,9 +267,11 @@ def _refuse_bad(rows: Rows, on_bad: str) -> None:
         )
     if rows.read == 0:
         raise ValueError(f"{rows.file}: has no rows{' after its header' * (rows.format != 'parquet')}")
-    if bad == rows.read:
-        looked_at = f"the first {bad:,}" if rows.stopped else f"{bad:,}"
-        raise ValueError(f"{rows.file}: has no good row: all {looked_at} are bad, the first is {rows.examples[0]}")
+    first = f"are bad, the first is {rows.examples[0]}" if bad else ""
+    if bad == rows.read and not rows.stopped:
+        raise ValueError(f"{rows.file}: has no good row: all {bad:,} {first}")
+    if rows.is_no_trace:
+        raise ValueError(f"{rows.file}: is no trace: {bad:,} of its first {rows.read:,} rows {first}")
 
 
 def _tick(seconds: Floats) -> float | None:
