@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..arrays import Floats
+from ..messages import shown
 from .trace_rows import Rows, shortened
 from .trace_source import shown_path
 
@@ -62,10 +63,10 @@ class Found(NamedTuple):
 def find_columns(where: str, header: list[str], columns: Mapping[str, str] | None) -> Found:
     """The columns in a header; ValueError without one that is needed, or with two of its name."""
     given = dict(columns or {})
-    told = shortened(repr(given), 200)
+    told = shown(given)
     for key in given:
         if key not in (known := (*COLUMNS, PRIORITY, "arrival_ms")):
-            raise ValueError(f"columns={told}: has {shortened(repr(key))}: must have keys of {', '.join(known)}")
+            raise ValueError(f"columns={told}: has {shown(key)}: must have keys of {', '.join(known)}")
     if "arrival_s" in given and "arrival_ms" in given:
         raise ValueError(f"columns={told}: must have one of arrival_s and arrival_ms")
     in_ms = "arrival_ms" in given
@@ -80,7 +81,7 @@ def find_columns(where: str, header: list[str], columns: Mapping[str, str] | Non
         if name is None:
             has = f"{where}: has no column for {key}, but {shortened(', '.join(header), 200) or 'nothing'}"
             if key in given:
-                raise ValueError(f"{has}: columns names {shortened(repr(given[key]))}")
+                raise ValueError(f"{has}: columns names {shown(given[key])}")
             if key == PRIORITY:
                 continue
             raise ValueError(

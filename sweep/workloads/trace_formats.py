@@ -10,6 +10,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, BinaryIO, Literal, get_args
 
+from ..messages import shown
 from .trace_columns import COLUMNS, Ask, find_columns, is_azure
 from .trace_parquet import read_parquet
 from .trace_rows import Rows, shortened
@@ -130,7 +131,7 @@ def _read_csv(ask: Ask, head: str, lines: Lines, text: Iterator[str], header_lin
 
 def _read_json(ask: Ask, lines: Lines, text: Iterator[str], blank: int) -> Rows:
     if ask.columns is not None:
-        columns = shortened(repr(dict(ask.columns)), 200)
+        columns = shown(dict(ask.columns))
         raise ValueError(f"columns={columns}: has no effect on JSON lines, which {ask.shown} holds")
     rows = ask.rows("mooncake", dict(zip(COLUMNS, MOONCAKE_COLUMNS, strict=True)), "line", 1e3, unit_told=False)
     number, known, other = blank, False, ""

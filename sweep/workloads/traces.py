@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .. import checks
 from ..arrays import Floats
+from ..messages import shown
 from .trace_columns import Ask
 from .trace_formats import FORMATS, FormatName, read_rows
 from .trace_report import TraceReport, clock, summary, unit_doubt
@@ -138,7 +139,7 @@ def read_trace(
     rate = None if rate is None else checks.positive("rate", rate)
     if isinstance(spread_s, str):
         if spread_s != "auto":
-            raise ValueError(f'spread_s={spread_s!r}: must be "auto" or a positive finite number')
+            raise ValueError(f'spread_s={shown(spread_s)}: must be "auto" or a positive finite number')
     elif spread_s is not None:
         spread_s = min(checks.positive("spread_s", spread_s), MAX_ARRIVAL)
     start = 0.0 if start_s is None else start_s
@@ -241,15 +242,15 @@ def _check(
     end_s: float | None,
 ) -> None:
     if format is not None and format not in FORMATS:
-        raise ValueError(f"format={format!r}: must be None or one of {', '.join(FORMATS)}")
+        raise ValueError(f"format={shown(format)}: must be None or one of {', '.join(FORMATS)}")
     if on_bad not in ON_BAD:
-        raise ValueError(f"on_bad={on_bad!r}: must be one of {', '.join(ON_BAD)}")
+        raise ValueError(f"on_bad={shown(on_bad)}: must be one of {', '.join(ON_BAD)}")
     if columns is not None and not (
         isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
     ):
-        raise ValueError(f"columns={shortened(repr(columns), 200)}: must be names of columns, by ours")
+        raise ValueError(f"columns={shown(columns)}: must be names of columns, by ours")
     if columns is not None and format in ("azure", "mooncake"):
-        raise ValueError(f"columns={shortened(repr(dict(columns)), 200)}: has no effect with format={format!r}")
+        raise ValueError(f"columns={shown(dict(columns))}: has no effect with format={format!r}")
     if start_s is not None:
         checks.not_negative("start_s", start_s)
     if end_s is not None:

@@ -4,7 +4,6 @@
 """
 
 import math
-import reprlib
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from .. import checks
 from ..checks import MAX_TOKENS
+from ..messages import shown
 
 ArrivalsName = Literal["poisson", "uniform", "bursty"]
 ARRIVALS: tuple[ArrivalsName, ...] = get_args(ArrivalsName)
@@ -348,7 +348,7 @@ def _array(name: str, values: Any) -> npt.NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name}={reprlib.repr(values)}: must be an array with one dimension") from None
+        raise ValueError(f"{name}={shown(values)}: must be an array with one dimension") from None
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}: must be an array with one dimension")
     return array
