@@ -55,6 +55,14 @@ def test_pipes_and_sockets(tmp_path, monkeypatch):
             load_trace("socket")
 
 
+@pytest.mark.parametrize("name", ["~", "s3:t.csv", "file:t", "ü", "b\udcff"])
+def test_a_name_is_a_place_and_nothing_else(tmp_path, monkeypatch, name):
+    columns = {"arrival_s": [0.0, 1.0], "prompt_tokens": [5, 6], "output_tokens": [7, 8]}
+    parquet(tmp_path / "t.parquet", **columns).rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    same(load_trace(name), [0, 1], [5, 6], [7, 8])
+
+
 def test_names_below_a_file_and_no_names(write):
     with pytest.raises(ValueError, match=r"trace.csv/more: cannot be read: Not a directory"):
         load_trace(write(AZURE) / "more")
