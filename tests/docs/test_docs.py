@@ -237,7 +237,7 @@ def test_pages_for_users_have_no_lanes(page):
 @pytest.mark.parametrize("page", FOR_DEVELOPERS)
 def test_files_that_pages_for_developers_name_exist(page):
     text = FENCE.sub("", (ROOT / page).read_text("utf-8"))
-    named = {name for name in re.findall(r"`([\w/]+/(?:\w+\.py)?)`", text)}
+    named = set(re.findall(r"`([\w/]+/(?:\w+\.py)?)`", text))
     named -= {"build/"}  # is there after an install
     assert named
     assert [name for name in named if not any((ROOT / folder / name).exists() for folder in ("", "sweep"))] == []
