@@ -37,7 +37,7 @@ def _ready(batch: Batch) -> tuple[Bools, Floats]:
     """Lanes whose queue's head is a fresh request that joins now, after preempted ones have; and tokens of the prefill
     batch so far, empty where no lane has prefill batches. Both [L]."""
     p, clock, queue, decodes = batch.params, batch.clock, batch.queue, batch.decodes
-    ready = batch.due((queue.head_arrival <= clock.now) & (decodes.running < p.max_running))
+    ready = batch.due((queue.head_arrival <= clock.now) & batch.may_admit(batch))
     batch_tokens = np.zeros(clock.now.size * batch.any_exclusive)
     if batch.paged:
         ready &= batch.memory.fits(ready, queue.head_blocks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .arrays import Bools, Ints
@@ -22,6 +24,12 @@ from .rules import Rules
 from .step_times import LaneStepTimes
 from .steplog import StepLog
 from .waiting_queue import new_waiting_queue
+
+
+def has_room(batch: Batch) -> Bools:
+    """Lanes in which one more may run. [L]"""
+    room: Bools = batch.decodes.running < batch.params.max_running
+    return room
 
 
 class Batch:
@@ -82,6 +90,8 @@ class Batch:
             self.inflow,
             self.counts,
         )
+        self.may_admit: Callable[[Batch], Bools] = has_room
+        """Lanes [L] that may admit who has arrived and fits: as the row of phases says."""
         self.done: Bools | None = None  # [L] lanes that have no work left, as *wake* found them; None: none has
         self.queue.look()
 

@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import ZERO, Bools, Ints
 from .batch import Batch
 from .counters import Totals, new_totals
-from .phases import steps_of
+from .phases import PHASES, steps_of
 from .totals import totals_of
 
 _LOOK = 32  # loops between two looks of a watch: a look costs about as much as one loop
@@ -34,6 +34,7 @@ class Engine:
         """Of the lanes that are done, 0 of those that were stopped; NaN elsewhere."""
         self.itl_histograms = np.zeros(batch.counts.itl_counts.shape)
         """Times between tokens of lanes that are done, by length."""
+        batch.may_admit = PHASES[batch.rules.kind].may_admit
         self._phases = tuple(step.phase for step in steps_of(batch))
         self._position, self._loops = (0, 0.0), 0
 

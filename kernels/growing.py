@@ -22,7 +22,7 @@ def grow_apart(batch: Batch) -> None:
     admitted now."""
     p, memory, queue, decodes = batch.params, batch.memory, batch.queue, batch.decodes
     grows = memory.blocks_exact & (decodes.decoding > ZERO) & (decodes.next_end > batch.clock.tick)
-    admits = (queue.head_arrival <= batch.clock.now) & (decodes.running < p.max_running)
+    admits = (queue.head_arrival <= batch.clock.now) & batch.may_admit(batch)
     admits &= memory.fits(grows, queue.head_blocks)
     grows &= ~admits
     if batch.any_mixed:

@@ -49,7 +49,7 @@ def leap(batch: Batch) -> None:
         rows = stops.nonzero()[0]
         stops[rows] = batch.reserved_memory.fits(rows, batch.queue.head_total[rows])
     else:
-        stops &= decodes.running < batch.params.max_running
+        stops &= batch.may_admit(batch)
         if batch.paged:
             # Blocks only become fewer in a leap: a head that does not fit now will not.
             stops &= batch.memory.may_fit(batch.queue.head_blocks)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .admitting import admit, admit_with_kv
-from .batch import Batch
+from .arrays import Bools
+from .batch import Batch, has_room
 from .entering import enter_arrived, enter_decode, enter_decode_if_waiting, start_prefills
 from .finishing import finish, finish_before_arrival
 from .finishing_ahead import finish_ahead
@@ -52,6 +53,18 @@ _FINISH_AHEAD = Step("finish_ahead", finish_ahead, lambda batch: batch.log is No
 _LEAP = Step("leap", leap)
 
 
+class Row(NamedTuple):
+    """What one loop does for a kind of instance.
+
+    steps      its phases, in order
+    may_admit  lanes [L] in which somebody may be admitted, if he has arrived and fits. It may look at what only phases
+               change, such as who runs, and at nothing that goes on in a leap
+    """
+
+    steps: tuple[Step, ...]
+    may_admit: Callable[[Batch], Bools] = has_room
+
+
 def _prefill(hand_over: Callable[..., None]) -> tuple[Step, Step]:
     """A prefill step with and without a token budget."""
     return (
@@ -60,67 +73,77 @@ def _prefill(hand_over: Callable[..., None]) -> tuple[Step, Step]:
     )
 
 
-PHASES: dict[str, tuple[Step, ...]] = {
+PHASES: dict[str, Row] = {
     # mixed, chunked and prefill_first, with blocks or unlimited memory. Lanes of all three share a batch; those under
     # prefill_first grow after prefill instead: prefill steps neither grow nor decode there.
-    "scheduler": (
-        _ROUTE,
-        _FINISH_BEFORE,
-        _WAKE,
-        Step("grow", grow, lambda batch: batch.paged and batch.any_mixed),
-        Step("admit", admit),
-        *_prefill(hand_over_to_decodes),
-        Step("grow", grow_apart, lambda batch: batch.paged and batch.any_exclusive),
-        _FINISH_AHEAD,
-        _LEAP,
-        _FINISH,
+    "scheduler": Row(
+        (
+            _ROUTE,
+            _FINISH_BEFORE,
+            _WAKE,
+            Step("grow", grow, lambda batch: batch.paged and batch.any_mixed),
+            Step("admit", admit),
+            *_prefill(hand_over_to_decodes),
+            Step("grow", grow_apart, lambda batch: batch.paged and batch.any_exclusive),
+            _FINISH_AHEAD,
+            _LEAP,
+            _FINISH,
+        )
     ),
     # Decode instances with blocks: only preempted requests are prefilled, again.
-    "decode": (
-        _ROUTE,
-        _FINISH_BEFORE,
-        _WAKE,
-        Step("grow", grow, lambda batch: batch.paged),
-        Step("admit", admit_with_kv),
-        Step("prefill", prefill_phase(choose_all, hand_over_to_decodes)),
-        _FINISH_AHEAD,
-        _LEAP,
-        _FINISH,
+    "decode": Row(
+        (
+            _ROUTE,
+            _FINISH_BEFORE,
+            _WAKE,
+            Step("grow", grow, lambda batch: batch.paged),
+            Step("admit", admit_with_kv),
+            Step("prefill", prefill_phase(choose_all, hand_over_to_decodes)),
+            _FINISH_AHEAD,
+            _LEAP,
+            _FINISH,
+        )
     ),
-    "colocated, reserved": (
-        _ROUTE,
-        _FINISH_BEFORE,
-        _WAKE,
-        Step("enter_decode", enter_decode_if_waiting),
-        Step("start_prefills", start_prefills),
-        *_prefill(hand_over_to_lane),
-        Step("enter_decode", enter_decode),
-        _FINISH_AHEAD,
-        _LEAP,
-        _FINISH,
+    "colocated, reserved": Row(
+        (
+            _ROUTE,
+            _FINISH_BEFORE,
+            _WAKE,
+            Step("enter_decode", enter_decode_if_waiting),
+            Step("start_prefills", start_prefills),
+            *_prefill(hand_over_to_lane),
+            Step("enter_decode", enter_decode),
+            _FINISH_AHEAD,
+            _LEAP,
+            _FINISH,
+        )
     ),
-    "decode, reserved": (
-        _ROUTE,
-        _FINISH_BEFORE,
-        _WAKE,
-        Step("enter_decode", enter_arrived),
-        _FINISH_AHEAD,
-        _LEAP,
-        _FINISH,
+    "decode, reserved": Row(
+        (
+            _ROUTE,
+            _FINISH_BEFORE,
+            _WAKE,
+            Step("enter_decode", enter_arrived),
+            _FINISH_AHEAD,
+            _LEAP,
+            _FINISH,
+        )
     ),
-    "prefill": (
-        _ROUTE,
-        _WAKE,
-        Step("start_prefills", start_prefills),
-        Step("prefill", prefill_phase(choose_all, hand_over_done)),
+    "prefill": Row(
+        (
+            _ROUTE,
+            _WAKE,
+            Step("start_prefills", start_prefills),
+            Step("prefill", prefill_phase(choose_all, hand_over_done)),
+        )
     ),
 }
 
 
-NAMES = tuple(dict.fromkeys(step.name for steps in PHASES.values() for step in steps))
+NAMES = tuple(dict.fromkeys(step.name for row in PHASES.values() for step in row.steps))
 """Of all phases, those of schedulers first."""
 
 
 def steps_of(batch: Batch) -> tuple[Step, ...]:
     """The phases of a loop over this batch, in order."""
-    return tuple(step for step in PHASES[batch.rules.kind] if step.needed(batch))
+    return tuple(step for step in PHASES[batch.rules.kind].steps if step.needed(batch))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class Rules:
     """What kind of instance the lanes of a batch are; each kind has its row of phases (phases.py).
 
+    own_row                the row of a policy for which none of the usual ones will do; None: by what follows
     decode_beside_prefill  steps that prefill decode too (mixed, chunked); False: they do not (prefill_first). Without
                            reserved memory each lane has its own
     reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
@@ -16,6 +17,7 @@ class Rules:
     decodes                False: requests are done with their first token (prefill instances)
     """
 
+    own_row: str | None = None
     decode_beside_prefill: bool = True
     reserve: bool = False
     prefills: bool = True
@@ -24,6 +26,8 @@ class Rules:
     @property
     def kind(self) -> str:
         """The row of phases.PHASES."""
+        if self.own_row is not None:
+            return self.own_row
         if not self.decodes:
             return "prefill"
         if not self.prefills:

@@ -37,12 +37,15 @@ class Policy:
         Steps that prefill decode too.
     options
         The memories that it can have, and under each the options that are its own.
+    phases
+        Its row of kernels/phases.py. None: one of the usual ones will do.
     """
 
     name: PolicyName
     meaning: str
     mixes_prefill: bool
     options: Mapping[str, tuple[str, ...]]
+    phases: str | None = None
 
     @property
     def memories(self) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ class Policy:
 
     def rules(self, memory: str) -> Rules:
         """What kind of instance the engine runs."""
-        return Rules(decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve")
+        return Rules(self.phases, decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve")
 
 
 POLICIES: dict[str, Policy] = {
