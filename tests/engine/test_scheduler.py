@@ -81,7 +81,7 @@ def test_large_batch_against_reference(seed: int) -> None:
     logged = range(0, len(cases), 7)
     results = run_schedulers(lanes_of(cases), step_log=logged)
     assert list(results.n_requests) == [len(case.traffic.arrival_s) for case in cases]
-    assert results.preemptions.sum() > 500, "the memories are meant to be small"
+    assert results.preemptions.sum() > 300, "the memories are meant to be small"
     assert results.rejected.any()
     for i, case in enumerate(cases):
         check_against_reference(results.result(i), case, results.step_logs.get(i))
