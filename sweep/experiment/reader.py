@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
+from ..measures.slo import SLO
 from ..messages import clipped, listed, nearest, shown
 from .checking import Checker
 from .keys import key_names
@@ -37,7 +38,8 @@ def load_experiment(
     Parameters
     ----------
     config
-        A TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, or an `Experiment`.
+        A TOML file, the name of a ready experiment (`ready_experiments()`), tables as a dict, in which an `SLO` may
+        stand for [slo], or an `Experiment`.
     trace
         A trace file that takes the place of the experiment's own workload; its request rates stay. None: its own.
     settings
@@ -68,9 +70,7 @@ def load_experiment(
         config = {**config.tables(), **_with_path(config)}
     if isinstance(config, Mapping):
         _check_keys(config)
-        tables: dict[str, Any] = {
-            key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()
-        }
+        tables: dict[str, Any] = {key: _as_table(value) for key, value in config.items()}
         checker = Checker("config", {}, Path())
     else:
         file, text = _read(config)
@@ -99,6 +99,13 @@ def load_experiment(
     for key, (value, place) in (options or {}).items():
         _set_key(checker, tables, key, value, f"{place} {value}", place)
     return checker.experiment(tables)
+
+
+def _as_table(value: Any) -> Any:
+    """A copy of a table; of an SLO the table [slo] that says the same."""
+    if isinstance(value, SLO):
+        return {key: limit for key, limit in value.milliseconds().items() if limit is not None}
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def ready_experiments() -> list[str]:

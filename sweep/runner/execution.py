@@ -226,8 +226,8 @@ def check_backend(backend: str, scheduler: str | None, workers: int | None) -> N
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r}: must be one of {', '.join(BACKENDS)}")
     if backend == "local" and scheduler is not None:
-        raise ValueError(f"scheduler={scheduler!r}: has an effect only with backend dask or ray")
+        raise ValueError(f"scheduler={scheduler!r}: has no effect with backend local")
     if backend != "local" and workers is not None:
         raise ValueError(f"workers={workers!r}: has no effect with backend {backend}, which has the workers it has")
     if backend == "dask" and scheduler is None:
-        raise ValueError("scheduler=None: backend dask needs its address, such as tcp://10.0.0.1:8786")
+        raise ValueError("scheduler=None: must be given with backend dask, as tcp://10.0.0.1:8786")

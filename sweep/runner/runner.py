@@ -39,7 +39,8 @@ def run_grid(
     Parameters
     ----------
     config
-        A TOML file, the name of a ready experiment, tables as a dict, or an `Experiment`.
+        A TOML file, the name of a ready experiment, tables as a dict, in which an `SLO` may stand for [slo], or an
+        `Experiment`.
     workers
         Processes. None: as many as are worth it, up to one for each core. 1 runs in this process.
     out

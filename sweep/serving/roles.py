@@ -44,7 +44,7 @@ def check_decode_memory(system: Any, step: Step) -> int | None:
         if not blocks:
             capacity = capacity_of(step, lanes)
             raise ValueError(
-                f"block_size={system.block_size}: a lane's KV capacity of {capacity} tokens holds no block"
+                f"block_size={system.block_size}: must be at most the KV capacity of a stream, {capacity} tokens"
             )
         return blocks
     return checks.whole("num_blocks", system.num_blocks, lanes)

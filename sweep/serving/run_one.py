@@ -63,7 +63,7 @@ def run_scheduler(
     if memory not in (None, *SCHEDULED):
         raise ValueError(f"memory={memory!r}: must be one of {', '.join(SCHEDULED)}")
     if memory == "paged" and block_size is None:
-        raise ValueError("block_size=None: paged memory needs a block size")
+        raise ValueError("block_size=None: must be given under paged memory")
     if memory == "unlimited" and block_size is not None:
         raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
     scheduler = Scheduler(

@@ -91,7 +91,7 @@ class Scheduler(CheckedSystem):
         self._check_blocks()
         if "token_budget" in options:
             if self.token_budget is None:
-                raise ValueError(f"token_budget=None: policy {self.policy!r} needs a token budget")
+                raise ValueError(f"token_budget=None: must be given under policy {self.policy!r}")
             self._keep("token_budget", checks.whole("token_budget", self.token_budget, 1))
             if self.token_budget < self.max_running:
                 raise ValueError(
@@ -133,7 +133,7 @@ class Scheduler(CheckedSystem):
             blocks = default_num_blocks(self.step, size)
             if blocks < 1:
                 raise ValueError(
-                    f"block_size={size}: the KV capacity of {capacity_of(self.step, 1)} tokens holds no block"
+                    f"block_size={size}: must be at most the KV capacity, {capacity_of(self.step, 1)} tokens"
                 )
             self._keep("num_blocks", blocks)
         self._keep("num_blocks", checks.whole("num_blocks", self.num_blocks, 1))

@@ -80,7 +80,7 @@ class CheckedSystem(System):
             raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
         self._keep("rate", checks.positive("rate", self.rate))
         if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
-            raise ValueError(f"rate={self.rate!r}: too small, the last request would never arrive")
+            raise ValueError(f"rate={self.rate!r}: is so small that the last request would never arrive")
 
     def _check_steps(self, budget: int | None) -> None:
         """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""

@@ -94,7 +94,7 @@ class Colocated(RoutedSystem):
         if self.memory != "reserve":
             self._refuse("without reserved memory", "chunk_budget")
             if self.memory == "paged" and self.block_size is None:
-                raise ValueError("block_size=None: paged memory needs a block size")
+                raise ValueError("block_size=None: must be given under paged memory")
             if self.memory == "unlimited":
                 self._refuse("under unlimited memory", "block_size", "num_blocks")
             if self.max_running is None:
@@ -271,7 +271,7 @@ class DecodeOnly(RoutedSystem):
 
     @property
     def capacity_tokens(self) -> float:
-        """Tokens of KV blocks of a lane; inf where no request is refused."""
+        """Tokens of KV blocks of a stream; inf where no request is refused."""
         return decode_capacity(self, self.step)
 
     def stage(self, role: str, queue: Queue) -> Stage:
@@ -357,7 +357,7 @@ class Disaggregated(RoutedSystem):
 
     @property
     def capacity_tokens(self) -> float:
-        """Tokens of KV blocks of a lane of a decode instance; inf where no request is refused."""
+        """Tokens of KV blocks of a stream of a decode instance; inf where no request is refused."""
         return decode_capacity(self, self.decode_step)
 
     def stage(self, role: str, queue: Queue) -> Stage:

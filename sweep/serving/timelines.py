@@ -130,7 +130,7 @@ def timeline(system: System) -> Timeline:
     else:
         if result.preemptions.any():
             raise ValueError(
-                f"{type(system).__name__}: preempts on several instances; a timeline can tell preemptions of one only"
+                f"system={type(system).__name__}: preempts on several instances: must be of one, or without preemptions"
             )
         segments = [_phases(result, i) for i in served]
         preempted = [[] for _ in segments]

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servesweep import SLO, Result, attainment, find_goodput, percentile, run_grid
+from servesweep import SLO, Result, attainment, find_goodput, load_experiment, percentile, run_grid
 from servesweep.measures.slo import SLOS, slo_table
 
 RESULT = Result([0.0, 1.0], [10, 10], [1, 3], [0.5, 2.0], [0.5, 4.0])
@@ -79,6 +79,15 @@ def test_attainment_takes_limits_either_way():
     assert attainment(RESULT, 0.5, 2.0, 0.0, 0.0) == attainment(RESULT, slo=SLO(0.5, 2.0), **WHOLE) == 0.5
     assert attainment(RESULT, slo=SLO(e2e_s=1.0), **WHOLE) == 0.5
     assert RESULT.summary(slo=SLO(ttft_s=0.5), **WHOLE)["ttft_attainment"] == 0.5
+
+
+def test_an_slo_stands_for_its_table_in_the_tables_of_an_experiment():
+    tables = {
+        "workload": {"kind": "synthetic", "prompt": 100, "output": 9, "request_rate_rps": 2},
+        "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm"},
+    }
+    experiment = load_experiment({**tables, "slo": SLO(ttft_s=0.035, e2e_s=2)})
+    assert experiment == load_experiment({**tables, "slo": {"ttft_ms": 35, "e2e_ms": 2000}})
 
 
 # ------------------------------------------------------------------------------------------------------------ warnings

@@ -192,9 +192,9 @@ def test_a_dask_scheduler_that_is_not_there_is_an_error_within_seconds(folder, c
     ("options", "words"),
     [
         ({"backend": "slurm"}, "must be one of local, dask, ray"),
-        ({"backend": "dask"}, "backend dask needs its address"),
+        ({"backend": "dask"}, "must be given with backend dask"),
         ({"backend": "dask", "scheduler": "tcp://x:1", "workers": 2}, "has no effect with backend dask"),
-        ({"scheduler": "tcp://x:1"}, "has an effect only with backend dask or ray"),
+        ({"scheduler": "tcp://x:1"}, "has no effect with backend local"),
     ],
 )
 def test_options_of_backends_that_cannot_be(options, words):
