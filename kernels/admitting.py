@@ -99,6 +99,8 @@ def _take(batch: Batch, count: Ints) -> None:
     blocks_before = queue.blocks_at_head
     batch.decodes.admit(count)
     queue.move(queue.head + count)
+    if batch.pool is not None:
+        batch.pool.keep_places(queue.head)
     if batch.paged:
         batch.memory.take(queue.blocks_at_head - blocks_before, batch.rules.prefills)
 
@@ -116,7 +118,7 @@ def _count(batch: Batch, ready: Bools, batch_tokens: Floats) -> Ints:
     if not lanes.size:
         return count
     head = queue.head[lanes]
-    most = np.minimum((p.max_running[lanes] - running[lanes]).astype(np.int64), batch.inflow.routed[lanes] - head)
+    most = np.minimum((p.max_running[lanes] - running[lanes]).astype(np.int64), batch.row_end(lanes) - head)
     if not batch.paged:
         count[lanes] = _search(batch, lanes, most, batch_tokens)
         return count

@@ -12,6 +12,7 @@ Int32s = npt.NDArray[np.int32]
 AnyInts = npt.NDArray[np.integer]
 Numbers = Floats | Ints
 """Whole numbers of either type: np.bincount adds floats, and its type says integers."""
+Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
 ALL = slice(None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arrays import Bools, Ints
+from .arrays import Bools, Floats, Ints
 from .clock import new_clock
 from .counters import new_counts
 from .decodes import new_decodes
@@ -14,6 +14,7 @@ from .inflow import new_inflow
 from .itl_bins import BINS
 from .memory import new_memory
 from .params import NO_LIMIT, Params
+from .pool import Pool
 from .prefills import new_prefills
 from .records import compact
 from .request_rows import RequestRows
@@ -39,6 +40,7 @@ class Batch:
     params             what does not change while a lane runs
     clock, queue, prefills, decodes, memory, reserved_memory, inflow, counts
                        the records: each has one owner, the file of its class, which alone changes it
+    pool               a record too, of lanes that do not serve in order of arrival; or None
     router, log        of routed lanes, and of lanes whose steps are written out; or None
 
     The other attributes are facts about all lanes, so that what nobody needs is not computed: what a fact leaves out
@@ -54,12 +56,14 @@ class Batch:
         rules: Rules,
         *,
         router: Router | None = None,
+        pool: Pool | None = None,
         itl: bool = False,
         log: StepLog | None = None,
     ) -> None:
         lanes = params.n.size
         self.requests, self.params, self.times, self.rules = requests, params, times, rules
-        self.router, self.log = router, log
+        self.router, self.pool, self.log = router, pool, log
+        self.appends = requests.cell.size > 0  # whether lanes have rows of their own, that requests are appended to
         self.any_mixed = bool((params.mixes_prefill > 0).any())
         self.any_exclusive = bool((params.mixes_prefill == 0).any())
         self.reserve = rules.reserve
@@ -89,10 +93,13 @@ class Batch:
             self.reserved_memory,
             self.inflow,
             self.counts,
+            *([] if pool is None else [pool]),
         )
         self.may_admit: Callable[[Batch], Bools] = has_room
         """Lanes [L] that may admit who has arrived and fits: as the row of phases says."""
         self.done: Bools | None = None  # [L] lanes that have no work left, as *wake* found them; None: none has
+        if pool is not None:
+            requests.close(params.row + pool.placed_end, pool.next_arrival)
         self.queue.look()
 
     def due(self, lanes: Bools) -> Bools:
@@ -104,10 +111,22 @@ class Batch:
 
     def cells(self, lanes: Ints, requests: Ints) -> Ints:
         """Rows of `times`. All [n]."""
-        if self.router is None:
+        if not self.appends:
             return self.params.out[lanes] + requests
         cells: Ints = self.requests.cell[self.params.row[lanes] + requests]
         return cells
+
+    def row_end(self, lanes: Ints) -> Ints:
+        """Behind the last request in the row of `lanes`. [n]"""
+        return (self.inflow.routed if self.pool is None else self.pool.placed_end)[lanes]
+
+    def append(self, lanes: Ints, number: Ints, arrival: Floats, prompt: Floats, total: Floats, cell: Ints) -> None:
+        """Put a request behind the `number` that are in the row of each of `lanes`. All [n], different lanes."""
+        p, requests = self.params, self.requests
+        old = requests.make_room(int(number.max()) + 1)
+        if old:
+            p.widen_rows(old, requests.row_width)
+        requests.append(self.rules, p.row[lanes] + number, arrival, prompt, total, p.block_size_f[lanes], cell)
 
     def compact(self, keep: Bools) -> None:
         """Go on with the lanes `keep`. [L]"""

@@ -60,7 +60,7 @@ def _count_several(batch: Batch, lanes: Ints, limit: Floats) -> Ints:
         ok &= before <= most_prompts[rows] if inside else before < most_prompts[rows]
         return ok
 
-    count = largest(np.ones(lanes.size, np.int64), batch.inflow.routed[lanes] - head + 1, test)
+    count = largest(np.ones(lanes.size, np.int64), batch.row_end(lanes) - head + 1, test)
     return batch.reserved_memory.fitting(lanes, begin, count) if batch.rules.decodes else count
 
 
@@ -104,7 +104,7 @@ def _arrived(batch: Batch, lanes: Ints) -> Ints:
         begin, rate, now = begin[several], rate[several], now[several]
         count[several] = largest(
             count[several],
-            batch.inflow.routed[lanes[several]] - head[several] + 1,
+            batch.row_end(lanes[several]) - head[several] + 1,
             lambda rows, number: arrival[begin[rows] + number - 1] / rate[rows] <= now[rows],
         )
     return count

@@ -22,9 +22,10 @@ def grow_apart(batch: Batch) -> None:
     admitted now."""
     p, memory, queue, decodes = batch.params, batch.memory, batch.queue, batch.decodes
     grows = memory.blocks_exact & (decodes.decoding > ZERO) & (decodes.next_end > batch.clock.tick)
-    admits = (queue.head_arrival <= batch.clock.now) & batch.may_admit(batch)
-    admits &= memory.fits(grows, queue.head_blocks)
-    grows &= ~admits
+    admits = (queue.head_arrival <= batch.clock.now) & memory.fits(grows, queue.head_blocks)
+    if batch.pool is not None:
+        admits |= batch.pool.changed_by(batch.clock.now)  # perhaps: who is the head is known in the next loop
+    grows &= ~(admits & batch.may_admit(batch))
     if batch.any_mixed:
         grows &= p.mixes_prefill == ZERO
     _grow(batch, batch.due(grows).nonzero()[0])

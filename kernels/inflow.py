@@ -18,11 +18,14 @@ class Inflow:
     horizon: Floats  # [L] when the next request is routed, anywhere in the group: nothing may happen from then on
     batch_requests: Floats  # [L] requests of the prefill batch that ends now
     batch_tokens: Floats  # [L] and their tokens
+    sent_prompts: Floats  # [L] prompt tokens of the requests sent
     outstanding_tokens: Floats  # [L] prompt + output tokens of requests that are not finished
 
-    def send(self, lanes: Ints, total: Floats) -> None:
-        """A request of `total` tokens is sent to each of `lanes`. Both [n], different lanes."""
+    def send(self, lanes: Ints, prompt: Floats, total: Floats) -> None:
+        """A request of `total` tokens, `prompt` of them in its prompt, is sent to each of `lanes`. All [n], different
+        lanes."""
         self.routed[lanes] += 1
+        self.sent_prompts[lanes] += prompt
         self.outstanding_tokens[lanes] += total
 
     def finish(self, total: Numbers) -> None:

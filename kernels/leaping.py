@@ -14,6 +14,7 @@ from .arrays import ALL, ONE, ZERO, Bools, Floats, Ints
 from .batch import Batch
 from .lines import Pieces, end_after, step_time_lines, until_arrival
 from .logging_steps import log_leap
+from .order_changes import admits_somebody, next_change
 from .prefills import NO_PREFILL
 
 
@@ -53,6 +54,11 @@ def leap(batch: Batch) -> None:
         if batch.paged:
             # Blocks only become fewer in a leap: a head that does not fit now will not.
             stops &= batch.memory.may_fit(batch.queue.head_blocks)
+    if batch.pool is not None:
+        changes = np.where(stops, arrival, np.inf)
+        rows = (busy & ~stops & admits_somebody(batch, part_way)).nonzero()[0]
+        changes[rows] = next_change(batch, batch.pool, rows)
+        arrival, stops = changes, (changes <= end) & busy
     if batch.router is not None:
         arrival = np.minimum(np.where(stops, arrival, np.inf), batch.inflow.horizon)
         stops = (arrival <= end) & busy

@@ -65,6 +65,14 @@ class Memory:
         may: Bools = (blocks <= self.free) >= self.blocks_exact  # >=: or not
         return may
 
+    def may_fit_at(self, lanes: Ints, blocks: Floats) -> Bools:
+        """The same of the lanes `lanes`, before they are counted. All [n]."""
+        p, decodes = self._params, self._decodes
+        held = (decodes.context[lanes] - decodes.decoding[lanes]) * p.blocks_per_token[lanes]  # no fewer
+        most = p.num_blocks[lanes] - self.prefill_blocks[lanes] - np.floor(held)
+        may: Bools = blocks <= np.where(self.blocks_exact[lanes], self.free[lanes], most)
+        return may
+
     def fitting(
         self, lanes: Ints, search: Callable[[Ints | slice], Ints], stopped_by_blocks: Callable[[Ints], Bools]
     ) -> Ints:

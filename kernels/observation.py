@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Ints
+from .arrays import AnyInts, Floats, Ints
 from .batch import Batch
 from .params import NO_LIMIT
 from .request_rows import blocks_for
@@ -19,7 +19,7 @@ WAITING, PREFILL, DECODE, FINISHED = range(4)
 
 @dataclass
 class Observation:
-    """Requests of one lane in order of service, between two steps; every array [n]."""
+    """Requests of one lane in order of arrival, between two steps; every array [n]."""
 
     time_s: float
     steps: int
@@ -30,48 +30,71 @@ class Observation:
 
 
 def observe(batch: Batch, lane: int) -> Observation | None:
-    """What lane `lane` (as given) looks like now; None once it has left the batch."""
-    p, r, clock, waiting = batch.params, batch.requests, batch.clock, batch.queue
+    """What lane `lane` (as given), which no router sends requests, looks like now; None once it has left the batch."""
+    p, clock, waiting = batch.params, batch.clock, batch.queue
     place = (p.lane == lane).nonzero()[0]
     if not place.size:
         return None
     index = int(place[0])
-    n, size = int(p.n[index]), p.block_size_f[index : index + 1]
-    requests = slice(int(p.row[index]), int(p.row[index]) + n)
-    prompt, total = r.prompt[requests], r.total[requests]
-    out = slice(int(p.out[index]), int(p.out[index]) + n)
+    n, size, out = int(p.n[index]), p.block_size_f[index : index + 1], int(p.out[index])
+    arrival, prompt, total = _requests(batch, index)
     emitted, blocks = np.zeros(n), np.zeros(n)
     status = np.full(n, WAITING, np.int8)
 
-    finished = ~np.isnan(batch.times.finish_s[out])
+    def of_places(places: AnyInts) -> Ints:
+        """Requests at places of the lane's row. [*]"""
+        requests: Ints = batch.cells(np.full(places.size, index), places.astype(np.int64)) - out
+        return requests
+
+    finished = ~np.isnan(batch.times.finish_s[out : out + n])
     status[finished] = FINISHED
     emitted[finished] = (total - prompt)[finished]
 
     slots = batch.decodes.slots[index, 1 : 1 + int(batch.decodes.decoding[index])]
-    decoding = request_of(slots)
+    decoding = of_places(request_of(slots))
     status[decoding] = DECODE
     emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - clock.tick[index])
     # A decoding request grows at the beginning of a step, for the token that the last step emitted.
     blocks[decoding] = blocks_for(prompt[decoding] + emitted[decoding] - 1, size)
 
     first, top = int(waiting.preempted_waiting[index]), int(waiting.preempted_size[index])
-    preempted = waiting.preempted_request[index, :top]
+    preempted = of_places(waiting.preempted_request[index, :top])
     emitted[preempted] = waiting.preempted_tokens[index, :top] - prompt[preempted]
-    fresh = np.arange(batch.prefills.first_prefill[index], waiting.head[index])
+    head = int(waiting.head[index])
+    fresh = of_places(np.arange(batch.prefills.first_prefill[index], head))
     for prefilling in (preempted[first:], fresh):
         status[prefilling] = PREFILL
         blocks[prefilling] = blocks_for(prompt[prefilling] + emitted[prefilling], size)
 
-    arrived = np.arange(waiting.head[index], n)
-    arrived = arrived[r.arrival[requests][arrived] / p.rate[index] <= clock.now[index]]
-    queue = np.concatenate([preempted[:first][::-1], arrived]).astype(np.int64)
+    now = clock.now[index]
+    if batch.pool is None:
+        behind = np.arange(head, n)
+        behind = behind[arrival[behind] <= now]
+    else:
+        # Preempted before their first token, then those never admitted, whether they are tentative or not.
+        kept = of_places(np.arange(head, max(head, int(batch.pool.admitted_end[index]))))
+        known = np.ones(n, np.bool_)
+        known[of_places(np.arange(batch.pool.admitted_end[index]))] = False
+        behind = np.concatenate([kept, batch.pool.served(index, (known & (arrival <= now)).nonzero()[0], now)])
+    queue = np.concatenate([preempted[:first][::-1], behind])
     if p.num_blocks[index] == NO_LIMIT:
         blocks[:] = 0
     return Observation(
-        float(clock.now[index]),
+        float(now),
         int(clock.tick[index] + clock.prefill_steps[index]),
         emitted.astype(np.int64),
         blocks.astype(np.int64),
         status,
-        queue,
+        queue.astype(np.int64),
     )
+
+
+def _requests(batch: Batch, index: int) -> tuple[Floats, Floats, Floats]:
+    """Arrival, prompt and prompt + output of the requests of a lane, in order of arrival. [n]"""
+    p, r, n = batch.params, batch.requests, int(batch.params.n[index])
+    if batch.pool is None:
+        at = slice(int(p.row[index]), int(p.row[index]) + n)
+        return r.arrival[at] / p.rate[index], r.prompt[at], r.total[at]
+    source, begin = batch.pool.source, int(batch.pool.source_row[index])
+    at = slice(begin, begin + n)
+    return source.arrivals[at] / batch.pool.speed[index], source.prompts[at], source.totals[at]

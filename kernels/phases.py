@@ -17,6 +17,7 @@ from .finishing import finish, finish_before_arrival
 from .finishing_ahead import finish_ahead
 from .growing import grow, grow_apart
 from .leaping import leap
+from .ordering import order
 from .prefilling import (
     choose_all,
     choose_within_budget,
@@ -48,6 +49,7 @@ _ROUTE = Step("route", route, lambda batch: batch.router is not None)
 _FINISH_BEFORE = Step("finish", finish_before_arrival, lambda batch: batch.router is not None)
 _FINISH = Step("finish", finish, lambda batch: batch.router is None)
 _WAKE = Step("wake", wake)
+_ORDER = Step("order", order, lambda batch: batch.pool is not None)
 # Step logs and times between tokens look at every leap: there every finish takes a loop of its own.
 _FINISH_AHEAD = Step("finish_ahead", finish_ahead, lambda batch: batch.log is None and not batch.keeps_itl)
 _LEAP = Step("leap", leap)
@@ -82,6 +84,7 @@ PHASES: dict[str, Row] = {
             _FINISH_BEFORE,
             _WAKE,
             Step("grow", grow, lambda batch: batch.paged and batch.any_mixed),
+            _ORDER,
             Step("admit", admit),
             *_prefill(hand_over_to_decodes),
             Step("grow", grow_apart, lambda batch: batch.paged and batch.any_exclusive),
@@ -110,6 +113,7 @@ PHASES: dict[str, Row] = {
             _FINISH_BEFORE,
             _WAKE,
             Step("enter_decode", enter_decode_if_waiting),
+            _ORDER,
             Step("start_prefills", start_prefills),
             *_prefill(hand_over_to_lane),
             Step("enter_decode", enter_decode),
@@ -133,6 +137,7 @@ PHASES: dict[str, Row] = {
         (
             _ROUTE,
             _WAKE,
+            _ORDER,
             Step("start_prefills", start_prefills),
             Step("prefill", prefill_phase(choose_all, hand_over_done)),
         )

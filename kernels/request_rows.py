@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,10 @@ class RequestRows:
     blocks_before: Floats  # [W x block sizes (N+3)] sum of the blocks of their prompts
     totals_before: Floats  # [W (N+3)] sum of prompt + output tokens; empty but under reserved memory
     cell: Ints  # [W (N+3)] row of RequestTimes of each request; empty where requests are never appended
+    width: InitVar[int]  # N + 3
 
-    @property
-    def appends(self) -> bool:
-        """Whether requests are appended while lanes run."""
-        return self.cell.size > 0
+    def __post_init__(self, width: int) -> None:
+        self.row_width = width
 
     def append(
         self, rules: Rules, at: Ints, arrival: Floats, prompt: Floats, total: Floats, block_size: Floats, cell: Ints
@@ -70,13 +69,35 @@ class RequestRows:
             self.blocks_before[at + 2] = self.blocks_before[at + 1]
         self.cell[at] = cell
 
-    def widen(self, old: int, new: int) -> None:
+    def close(self, at: Ints, arrival: Floats) -> None:
+        """What is found at `at`, the first empty places of rows: nothing but when somebody comes. Both [n]."""
+        self.arrival[at], self.total[at] = arrival, 0
+        if self.blocks_before.size:
+            self.blocks_before[at + 1] = self.blocks_before[at]
+
+    def arrive(self, at: Ints, arrival: Floats) -> None:
+        """Somebody comes who will have a place at `at` or behind it. Both [n]."""
+        self.arrival[at] = np.minimum(self.arrival[at], arrival)
+
+    def make_room(self, number: int) -> int:
+        """Rows need room for so many requests; a quarter more places if there is none. How wide rows were, 0 if there
+        was."""
+        old = self.row_width
+        if number + 2 < old:
+            return 0
+        self.row_width = old + max(old // 4, 32)
+        self._widen(old, self.row_width)
+        return old
+
+    def _widen(self, old: int, new: int) -> None:
         """Give rows of `old` places `new` ones."""
         for field in fields(self):
             before = getattr(self, field.name)
             if not before.size:
                 continue
             rows = before.reshape(-1, old)
-            wider = np.full((rows.shape[0], new), np.inf if field.name == "arrival" else 0, before.dtype)
+            wider = np.zeros((rows.shape[0], new), before.dtype)
             wider[:, :old] = rows
+            if field.name == "arrival":
+                wider[:, old:] = np.inf
             setattr(self, field.name, wider.ravel())

@@ -43,12 +43,10 @@ class Router:
         total: Floats,
         drawn: npt.NDArray[np.int32],
         loads: tuple[Callable[[Any, Ints, Floats], Floats], ...],
-        width: int,
     ) -> None:
         self.groups, self.loads = groups, loads
         self.arrivals, self.prompts, self.totals = arrival, prompt, total
         self.drawn = drawn  # [*, 2] instances drawn for a request: both of BETTER_OF_TWO, the first of FIRST_DRAWN
-        self.width = width  # places of a row of RequestRows
         self.group_of = np.zeros(int(groups.members.max(initial=-1)) + 1, np.int64)  # [L]
         self._number_lanes()
 
@@ -86,12 +84,6 @@ class Router:
         over = (np.bincount(self.group_of, ~idle, g.count.size) == 0) & (g.next == g.count)
         lanes: Bools = over[self.group_of]
         return lanes
-
-    def widen(self) -> int:
-        """Rows of RequestRows need room for a quarter more requests; returns how wide they were."""
-        old = self.width
-        self.width = old + max(old // 4, 32)
-        return old
 
     def compact(self, keep: Bools) -> None:
         """Forget the groups of lanes that left the batch; `keep` has whole groups. [L]"""

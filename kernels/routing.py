@@ -69,19 +69,17 @@ def _load(batch: Batch, router: Router, groups: Ints, lanes: Ints, arrival: Floa
 
 
 def _send(batch: Batch, router: Router, groups: Ints, lanes: Ints, place: Ints, arrival: Floats) -> None:
-    """Append the request at `place` to the requests of its lane. All [g]."""
+    """The request at `place` joins those of its lane: behind them, or where its order puts it later. All [g]."""
     p, g = batch.params, router.groups
-    number = batch.inflow.routed[lanes]
-    if int(number.max()) + 3 >= router.width:
-        old = router.widen()
-        batch.requests.widen(old, router.width)
-        p.widen_rows(old, router.width)
     prompt, total = router.prompts[place], router.totals[place]
     cell = g.cells[groups] + g.next[groups]
-    at = p.row[lanes] + number
-    batch.requests.append(batch.rules, at, arrival, prompt, total, p.block_size_f[lanes], cell)
+    if batch.pool is None:
+        batch.append(lanes, batch.inflow.routed[lanes], arrival, prompt, total, cell)
+    else:
+        batch.pool.send(lanes, g.next[groups])
+        batch.requests.arrive(p.row[lanes] + batch.pool.placed_end[lanes], arrival)
     batch.times.serve(cell, p.lane[lanes])
-    batch.inflow.send(lanes, total)
+    batch.inflow.send(lanes, prompt, total)
 
 
 def queued_or_running(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
@@ -89,8 +87,7 @@ def queued_or_running(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
     alike, -1: of no meaning."""
     reserved, rules = batch.reserved_memory, batch.rules
     if not rules.decodes:
-        place = batch.params.row[lanes] + batch.inflow.routed[lanes]
-        load: Floats = batch.requests.prompts_before[place] - batch.queue.prompts_at_head[lanes]
+        load: Floats = batch.inflow.sent_prompts[lanes] - batch.queue.prompts_at_head[lanes]
         return load
     load = not_done(batch, lanes, arrival)
     if rules.reserve and rules.prefills:
@@ -120,7 +117,6 @@ def tokens_not_done(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
     if batch.rules.decodes:
         tokens: Floats = inflow.outstanding_tokens[lanes]
         return tokens
-    place = batch.params.row[lanes] + inflow.routed[lanes]
-    queued = batch.requests.prompts_before[place] - batch.queue.prompts_at_head[lanes]
+    queued = inflow.sent_prompts[lanes] - batch.queue.prompts_at_head[lanes]
     waiting: Floats = queued + np.where(batch.clock.now[lanes] >= arrival, inflow.batch_tokens[lanes], 0)
     return waiting

@@ -15,6 +15,7 @@ class Rules:
     reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
     prefills               False: requests come with their KV and their first token (decode instances)
     decodes                False: requests are done with their first token (prefill instances)
+    ordered                requests are not served in order of arrival (pool.py)
     """
 
     own_row: str | None = None
@@ -22,6 +23,7 @@ class Rules:
     reserve: bool = False
     prefills: bool = True
     decodes: bool = True
+    ordered: bool = False
 
     @property
     def kind(self) -> str:

@@ -24,7 +24,7 @@ from ..measures.system_results import EarlyStopOutcome
 from ..workloads.workload import Workload
 from .queue import Queue
 from .queues import Queues
-from .stages import StageBatch
+from .stage_batch import StageBatch
 from .system import System
 
 _AT_A_TIME = 64  # requests of a system that are looked at together

@@ -19,7 +19,8 @@ from ..measures.system_results import EarlyStopOutcome, SystemResults
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .queue import Queue
 from .queues import Queues
-from .stages import UNLIMITED_TOKENS, Stage, StageResults, run_stages
+from .stage_batch import run_stages
+from .stages import UNLIMITED_TOKENS, Stage, StageResults
 from .system import System
 
 

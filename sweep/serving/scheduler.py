@@ -21,7 +21,8 @@ from .policies import DEFAULTS, SCHEDULED, PolicyName, policy_of
 from .queue import Queue
 from .queues import Queues
 from .run import run_systems
-from .stages import UNLIMITED_TOKENS, Stage, StageBatch
+from .stage_batch import StageBatch
+from .stages import UNLIMITED_TOKENS, Stage
 from .system import CheckedSystem, capacity_of, default_num_blocks
 
 DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]

@@ -9,6 +9,7 @@ from parity import assert_identical, lanes_of
 from profiles import MANY_CASES
 from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observation import observe
+from servesweep.serving.orders import ORDERS
 from servesweep.serving.reference import ReferenceScheduler, RequestState, reject
 from servesweep.serving.scheduler import Scheduler, new_engine, run_schedulers
 from strategies import POLICIES, LaneCase, batches, lane_cases
@@ -21,7 +22,9 @@ class Companion:
 
     def __init__(self, case: LaneCase) -> None:
         limits = case.limits()
-        requests = zip(case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens, strict=True)
+        columns = (case.arrivals(), case.traffic.prompt_tokens, case.traffic.output_tokens)
+        priorities = case.traffic.priorities or [0] * len(columns[0])
+        requests = zip(*columns, priorities, strict=True)
         states = [RequestState(i, *request) for i, request in enumerate(requests)]
         served = reject(states, limits.get("block_size"), limits.get("num_blocks"))
         served.sort(key=lambda seq: (seq.arrival, seq.key))
@@ -36,11 +39,12 @@ class Companion:
         assert self.scheduler.steps == steps
 
 
+@pytest.mark.parametrize("order", [None, *ORDERS])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
+def test_state_agrees_wherever_the_engine_stops(policy: str, order: str | None) -> None:
     stops = {"running": 0, "queued": 0}
 
-    @given(lane_cases(policy=policy))
+    @given(lane_cases(policy=policy, order=order))
     def check(case: LaneCase) -> None:
         lanes: list[Scheduler] = lanes_of([case])
         companion = Companion(case)
@@ -58,6 +62,7 @@ def test_state_agrees_wherever_the_engine_stops(policy: str) -> None:
             if companion.scheduler.running:
                 # An idle reference has already moved to the arrival that wakes it.
                 np.testing.assert_allclose(seen.time_s, companion.scheduler.time, rtol=1e-9)
+                companion.scheduler.waiting.age(companion.scheduler.time)
                 places = {id(seq): place for place, seq in enumerate(sequences)}
                 assert seen.queue.tolist() == [places[id(seq)] for seq in companion.scheduler.waiting]
                 stops["running"] += 1

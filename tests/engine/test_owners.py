@@ -16,13 +16,24 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 MODULES = sorted(path.stem for path in KERNELS.glob("*.py") if path.stem != "__init__")
 FLOORS = (
     {"arrays", "rules", "steptime"},
-    {"itl_bins", "params", "ranges", "records", "request_rows", "request_times", "residues", "slots", "steplog"},
-    {"clock", "counters", "decodes", "prefills", "inflow", "router", "step_times", "waiting_queue"},
+    {
+        "bitset",
+        "itl_bins",
+        "params",
+        "ranges",
+        "records",
+        "request_rows",
+        "request_times",
+        "residues",
+        "slots",
+        "steplog",
+    },
+    {"clock", "counters", "decodes", "inflow", "pool", "prefills", "router", "step_times", "waiting_queue"},
     {"memory", "reserved_memory"},
     {"batch"},
-    {"itl", "logging_steps", "observation", "lines", "totals"},
+    {"itl", "logging_steps", "observation", "lines", "order_changes", "totals"},
     {"repeated_prefills", "starting"},
-    {"admitting", "entering", "finishing", "growing", "leaping", "prefilling", "routing", "waking"},
+    {"admitting", "entering", "finishing", "growing", "leaping", "ordering", "prefilling", "routing", "waking"},
     {"finishing_ahead"},
     {"phases"},
     {"engine"},
@@ -36,10 +47,12 @@ def tree_of(module: str) -> ast.Module:
 
 
 def batch() -> Batch:
+    """A batch that has every record."""
     work = make_workload(20, 1.0, 10, 5)
     step = ConstantStepTime(0.1)
-    options = {"policy": "mixed", "max_running": 4, "block_size": 4, "num_blocks": 20}
-    return new_engine([Scheduler(work, step, rate=float(rate), **options) for rate in (1, 5, 20)]).batch
+    options = {"policy": "mixed", "max_running": 4, "block_size": 4, "num_blocks": 20, "order": "shortest_prompt"}
+    lanes = [Scheduler(work, step, rate=float(rate), max_wait_s=1.0, **options) for rate in (1, 5, 20)]
+    return new_engine(lanes).batch
 
 
 def owners() -> dict[str, str]:

@@ -23,8 +23,6 @@ from strategies_systems import system_batches
 
 few = settings(max_examples=settings.default.max_examples // 5)  # an example is a batch
 
-NOT_YET = ("shortest_prompt", "priority")  # orders that the engine does not know: it serves by arrival
-
 
 def orders_of(kind: type) -> list[str | None]:
     """None alone for what has no order of its own."""
@@ -49,8 +47,6 @@ OF_SYSTEMS = [
 @pytest.mark.parametrize(("policy", "memory"), SCHEDULERS)
 def test_schedulers(policy: str, memory: str, order: str) -> None:
     """Batches of lanes, and each step of some."""
-    if order in NOT_YET:
-        pytest.skip("not in the engine")
 
     @few
     @given(st.lists(lane_cases(policy=policy, paged=memory == "paged", order=order), min_size=1, max_size=5))
@@ -64,9 +60,6 @@ def test_schedulers(policy: str, memory: str, order: str) -> None:
 
 @pytest.mark.parametrize(("system", "memory", "policy", "order"), OF_SYSTEMS)
 def test_systems(system: str, memory: str, policy: str | None, order: str | None) -> None:
-    if order in NOT_YET:
-        pytest.skip("not in the engine")
-
     @few
     @given(system_batches(max_systems=4, system=system, memory=memory, policy=policy, order=order))
     def check(cases: list[SystemCase]) -> None:
