@@ -69,13 +69,11 @@ exchange rate: a small one protects TPOT more than needed here and makes prompts
 ## What it looks like""",
     """\
 ```python
-from servesweep.serving.timelines import timeline
-
 step = ss.StepModel(ss.model("llama-3.1-8b"), ss.chip("h100-sxm"))
 some = ss.conversation_workload(60, rate=14.0)
 for policy, options in {"prefill_first": {}, "chunked": {"token_budget": 1024}}.items():
     scheduler = ss.Scheduler(some, step, policy=policy, max_running=256, block_size=16, **options)
-    plots.gantt(timeline(scheduler), begin=1.0, end=3.0, most=25).set_xlabel(f"{policy}: time (s)")
+    plots.gantt(ss.timeline(scheduler), begin=1.0, end=3.0, most=25).set_xlabel(f"{policy}: time (s)")
 ```""",
     """\
 Hatched is a request that is admitted and has no share of the step: under `prefill_first` every answer stops

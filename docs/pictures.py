@@ -8,7 +8,6 @@ from servesweep import plots
 from servesweep.commands.init import TEMPLATE
 from servesweep.commands.plot import save
 from servesweep.runner.self_check import WORKED_EXAMPLES
-from servesweep.serving.timelines import timeline, timeline_of_requests
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -16,7 +15,7 @@ IMAGES = Path(__file__).parent / "images"
 def draw_examples(folder: Path) -> None:
     """The three worked examples of docs/scheduler.md."""
     for number, (requests, options, _) in enumerate(WORKED_EXAMPLES, 1):
-        found = timeline_of_requests([servesweep.Request(*request) for request in requests], **options)
+        found = servesweep.timeline_of_requests([servesweep.Request(*request) for request in requests], **options)
         title = ", ".join(f"{name}={value}" for name, value in options.items())
         save(plots.timeline_figure(found, title=title), None, folder, f"example-{number}", ["png"])
 
@@ -32,7 +31,7 @@ def draw_cell(folder: Path) -> None:
         block_size=16,
         token_budget=512,
     )
-    figure = plots.timeline_figure(timeline(lane), begin=29.0, end=32.5, most=32)
+    figure = plots.timeline_figure(servesweep.timeline(lane), begin=29.0, end=32.5, most=32)
     save(figure, None, folder, "timeline", ["png"])
 
 
