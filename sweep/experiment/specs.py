@@ -28,7 +28,7 @@ from .keys import key_names, key_of
 from .tables import ROLE_TABLES, ConfigError, Experiment, RoleTable
 
 SYSTEM_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
-_NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), priority=np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
