@@ -52,7 +52,10 @@ def main() -> int:
     if not cases:
         parser.error(f"--only {args.only}: found in the name of no case")
     reference_requests = 5_000 if size_name == "quick" else 14_000
-    old = None if args.compare is None else pd.read_parquet(args.compare)
+    old = None
+    if args.compare is not None:
+        with open(args.compare, "rb") as file:  # pandas would take the name for another one's, or an address
+            old = pd.read_parquet(file)
     print(
         f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; medians of {args.repeats}"
     )
@@ -64,7 +67,8 @@ def main() -> int:
     print("\n" + shares(rows))
     table = pd.DataFrame(rows)
     if args.out is not None:
-        table.to_parquet(args.out, index=False)
+        with open(args.out, "wb") as file:
+            table.to_parquet(file, index=False)
     if old is not None:
         print("\n" + comparison(table, old))
     return 0

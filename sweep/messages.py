@@ -13,6 +13,8 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .escapes import one_line
+
 MOST_PROBLEMS = 10  # of an error
 MOST_LISTED = 8  # values of a list
 MOST_NAMES = 40  # known names: all of a catalogue
@@ -88,7 +90,7 @@ def clipped(text: str, most: int = MOST_CHARACTERS) -> str:
     'a tab\\\\t, a bell\\\\x07, and  ... ..........'
     """
     if not text.isprintable():
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, 2 * most))
+        text = one_line(_cut(text, 2 * most))
     return _cut(text, most)
 
 

@@ -10,7 +10,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Any, TextIO, cast
+
+from .escapes import lines
 
 
 class StdoutLost(RuntimeError):
@@ -19,8 +22,13 @@ class StdoutLost(RuntimeError):
 
 def say(text: str) -> None:
     """Tell people something, on stderr: stdout is for data. It is lost when stderr is closed, full or not read."""
-    stderr().write(f"{text}\n")
+    stderr().write(f"{lines(text)}\n")
     stderr().flush()
+
+
+def tell(text: str) -> None:
+    """Print text on stdout, as a terminal may show it."""
+    print(lines(text))
 
 
 def stderr() -> TextIO:
@@ -114,6 +122,14 @@ def open_closed() -> None:
         except OSError:
             if os.open(os.devnull, os.O_RDWR) == number:  # the lowest that is free
                 os.set_inheritable(number, True)
+
+
+def encode_all() -> None:
+    """See that nothing fails to be encoded on stdout and stderr: what their encoding lacks, as bytes of a file's name
+    that are not UTF-8, is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def let_go() -> None:

@@ -109,6 +109,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: Sequence[str] | None = None
     """
     common = [name for name in measured(a) if name in set(measured(b))]
     names = [name for name in COMPARED if name in common] if names is None else list(names)
+    if not names:
+        raise ValueError("the runs have no measure in common that is compared; --columns chooses some")
     check_names(names, common, "measure of both runs")
     check_numbers(a, names)
     known = [name for name in parameters(a) if name in set(parameters(b))]

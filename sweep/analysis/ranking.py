@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..measures.slo import SLOS
-from .selection import axes, plain
+from .selection import BadTable, axes, need_columns, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,9 @@ def ranked(df: pd.DataFrame, target: float = TARGET) -> list[BestRate]:
 
     df  the cells table of a run, as `load` or `Run.df` gives it: `attrs["config"]` tells the axes
     """
+    need_columns(df, ("request_rate_rps", "n_gpus", *_SHOWN))
     ok = df[df["status"] == "ok"]
+    _check_attainment(ok)
     varied = [name for name in axes(df) if name not in ("request_rate_rps", *SEEDS)]
     groups = [*competing_axes(ok), *(name for name in COMPARISON_GROUPS if name in varied)]
     names = list(dict.fromkeys([*groups, *varied]))
@@ -84,7 +86,16 @@ def ranked(df: pd.DataFrame, target: float = TARGET) -> list[BestRate]:
 def competing_axes(df: pd.DataFrame) -> list[str]:
     """Those of system, policy and router that the sweep varies, and the policy where there is one."""
     varied = axes(df)
-    return [name for name in COMPETING_AXES if name in varied or (name == "policy" and df["policy"].notna().any())]
+    has_policy = "policy" in df.columns and df["policy"].notna().any()
+    return [name for name in COMPETING_AXES if name in varied or (name == "policy" and has_policy)]
+
+
+def _check_attainment(ok: pd.DataFrame) -> None:
+    """BadTable for cells without attainment that have requests to count: they would be as if they kept no SLO."""
+    if "attainment_requests" in ok.columns:
+        lacking = ok["attainment"].isna() & (ok["attainment_requests"] > 0).fillna(False)
+        if lacking.any():
+            raise BadTable(f"column attainment is missing in {int(lacking.sum()):,} of {len(ok):,} cells that are ok")
 
 
 def _rank(one: BestRate) -> tuple[float, ...]:

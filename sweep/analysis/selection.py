@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..escapes import one_line
 from ..experiment.cell_selection import conditions, is_written
 from ..experiment.keys import column_of
 from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
 from ..messages import nearest
 from ..tables.filenames import RESULTS, table_file
+from ..tables.reading import is_folder
+from ..tables.schemas import CELLS_SCHEMA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +28,7 @@ def find_run(name: str) -> Path:
     ValueError when there is neither, naming the runs under results/.
     """
     for path in (Path(name), Path(RESULTS) / name):
-        if path.is_dir():
+        if is_folder(path):
             return path
     runs = sorted(path.parent.name for path in Path(RESULTS).glob(f"*/{table_file('cells')}"))
     known = nearest(name, runs) if runs else f"; there are no runs under {RESULTS}/"
@@ -42,9 +45,33 @@ def measured(df: pd.DataFrame) -> list[str]:
     return [str(name) for name in df.columns if name in MEASURES]
 
 
+class BadTable(ValueError):
+    """A table that lacks what is asked of it, or holds what cannot be."""
+
+
+def need_columns(df: pd.DataFrame, names: Iterable[str]) -> None:
+    """BadTable for a column that is missing."""
+    for name in names:
+        if name not in df.columns:
+            raise BadTable(f"the table has no column {name}")
+
+
+def need_rows(df: pd.DataFrame) -> None:
+    """BadTable for a table without rows."""
+    if df.empty:
+        raise BadTable("the table has no rows")
+
+
 def axes(df: pd.DataFrame) -> list[str]:
-    """Columns of the axes of a sweep, which are the lists of its configuration, in the order of the table."""
+    """Columns of the axes of a sweep, which are the lists of its configuration, in the order of the table.
+
+    A table that has lost its configuration tells them by its parameters: those with several values. BadTable where the
+    column of an axis is missing, as cells that differ in it would count as one.
+    """
     tables = {name: table for name, table in df.attrs.get("config", {}).items() if isinstance(table, dict)}
+    if not tables:
+        known = set(CELLS_SCHEMA.names) - {"n_gpus"}
+        return [name for name in parameters(df) if name in known and df[name].nunique(dropna=False) > 1]
     columns = {
         column_of(name, key)
         for name, table in tables.items()
@@ -54,6 +81,7 @@ def axes(df: pd.DataFrame) -> list[str]:
     # Where a role has a value of its own, the column of all instances is empty and those of the roles tell.
     own = {key for role in ROLE_TABLES for key in tables.get(role, {}) if key in columns}
     columns |= {column_of(role, key) for role in ROLE_TABLES for key in own}
+    need_columns(df, (name for name in CELLS_SCHEMA.names if name in columns))
     return [name for name in parameters(df) if name in columns]
 
 
@@ -83,6 +111,7 @@ def rows_where(df: pd.DataFrame, selection: str) -> pd.DataFrame:
     if not wanted:
         raise ValueError(f"{selection!r}: must be conditions such as policy=chunked,block_size=16")
     check_names(list(wanted), list(map(str, df.columns)))
+    need_rows(df)
     chosen = np.ones(len(df), bool)
     for name, texts in wanted.items():
         there = df[name].drop_duplicates().tolist()
@@ -122,9 +151,9 @@ def plain(value: Any) -> Any:
 def plain_text(value: Any) -> str:
     """A parameter as it is written in an experiment; "-" for missing."""
     value = plain(value)
-    return "-" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.10g}" if isinstance(value, float) else one_line(value)
 
 
 def short_text(value: Any) -> str:
     """A value in few digits; "-" for missing."""
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else one_line(value)

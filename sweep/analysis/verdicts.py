@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..measures.slo import SLOS
 from .ranking import COMPARISON_GROUPS, COMPETING_AXES, TARGET, BestRate
-from .selection import short_text
+from .selection import need_columns, short_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +29,11 @@ def format_verdict(best: list[BestRate], slo: str, target: float = TARGET) -> st
 def format_slos(df: pd.DataFrame) -> str:
     """The SLOs of a run in words."""
     parts = []
+    limits = df.attrs.get("config", {}).get("slo", {})
     for name in SLOS:
         column = f"{name}_slo_s"
+        if isinstance(limits, dict) and limits.get(f"{name}_ms") is not None:
+            need_columns(df, [column])
         values = df[column].dropna().unique() if column in df else ()  # a run of an earlier version has fewer
         if len(values):
             parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")

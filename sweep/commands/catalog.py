@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..streams import tell
 from .options import add_command, print_json
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def _catalog(options: argparse.Namespace) -> int:
         print_json(found)
         return 0
     for place, (kind, lines) in enumerate(found.items()):
-        print(f"{'' if not place else chr(10)}{kind} ({len(lines)})")
+        tell(f"{'' if not place else chr(10)}{kind} ({len(lines)})")
         width = max(map(len, lines))
         for name, line in lines.items():
-            print(f"  {name:<{width}}  {line}")
+            tell(f"  {name:<{width}}  {line}")
     return 0

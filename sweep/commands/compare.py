@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .options import WHERE_HELP, add_command, at_least_one, column_list, load_run, print_json
+from ..escapes import one_line
+from ..streams import tell
+from .options import WHERE_HELP, add_command, asked_of, at_least_one, column_list, load_run, print_json
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
@@ -30,17 +32,18 @@ def add(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     from ..analysis.comparison import compare
-    from ..experiment.tables import ConfigError
+    from ..analysis.selection import axes
 
     a, b = (load_run(run, where=options.where) for run in (options.run_a, options.run_b))
-    try:
+    for run, df in ((options.run_a, a), (options.run_b, b)):
+        with asked_of(run):
+            axes(df)
+    with asked_of(options.run_a):
         found = compare(a, b, options.columns)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
-    if options.json:
-        print_json(found.plain(options.top))
-    else:
-        _print(found, options)
+        if options.json:
+            print_json(found.plain(options.top))
+        else:
+            _print(found, options)
     return 0
 
 
@@ -48,17 +51,18 @@ def _print(found: Comparison, options: argparse.Namespace) -> None:
     from ..analysis.selection import plain_text
     from ..reports.text_tables import print_table, with_unit
 
-    print(
-        f"A is {options.run_a}, B is {options.run_b}: {len(found.cells):,} cells in both, joined on "
+    tell(
+        f"A is {one_line(options.run_a)}, B is {one_line(options.run_b)}: "
+        f"{len(found.cells):,} cells in both, joined on "
         f"{', '.join(found.keys) or 'nothing, as each is a single cell'}"
     )
     for which, count in (("A", found.only_a), ("B", found.only_b)):
         if count:
-            print(f"{count:,} cells are only in {which}")
+            tell(f"{count:,} cells are only in {which}")
     for name, a, b in found.status:
-        print(f"{name}: {a:,} cells in A, {b:,} in B")
+        tell(f"{name}: {a:,} cells in A, {b:,} in B")
     for name, (these, those) in found.differing.items():
-        print(f"{name}: {', '.join(map(plain_text, these))} in A, {', '.join(map(plain_text, those))} in B")
+        tell(f"{name}: {', '.join(map(plain_text, these))} in A, {', '.join(map(plain_text, those))} in B")
     rows: list[list[str]] = []
     for name in found.names:
         line = found.summary(name)
@@ -74,7 +78,7 @@ def _print(found: Comparison, options: argparse.Namespace) -> None:
     name = found.names[0]
     worst = found.largest(name, options.top)
     if worst.empty:
-        print("No cell differs in these measures." if found.is_same() else f"No cell differs in {name}.")
+        tell("No cell differs in these measures." if found.is_same() else f"No cell differs in {name}.")
         return
     header = [*found.keys, f"{name} of A", "of B", "change"]
     print_table(

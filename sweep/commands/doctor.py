@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..streams import tell
 from .options import add_command, print_json
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ def _doctor(options: argparse.Namespace) -> int:
         return int(bool(failed))
     width = max(map(len, facts))
     for name, text in facts.items():
-        print(f"{name:<{width}}  {text}")
-    print()
+        tell(f"{name:<{width}}  {text}")
+    tell("")
     for check in checks:
-        print(f"{'ok    ' if check.problem is None else 'FAILED'}  {check.name}  ({check.seconds:.1f} s)")
+        tell(f"{'ok    ' if check.problem is None else 'FAILED'}  {check.name}  ({check.seconds:.1f} s)")
         if check.problem is not None:
-            print(f"        {check.problem}")
-    print(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed")
+            tell(f"        {check.problem}")
+    tell(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed")
     return int(bool(failed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..streams import printing, say
+from ..streams import printing, say, tell
 from .options import (
     EXIT_FAILED_CELLS,
     add_command,
@@ -122,9 +122,9 @@ def _goodput(options: argparse.Namespace) -> int:
         else:
             slos = format_slos(found.df) if asked.joint else f"{format_slos(found.df)}, each on its own"
             print_frontier(best, baseline, asked.attainment, slos)
-            print("\n".join(format_goodputs(best, baseline, asked.attainment)))
+            tell("\n".join(format_goodputs(best, baseline, asked.attainment)))
             for warning in found.warnings:
-                print(f"Warning: {warning}")
+                tell(f"Warning: {warning}")
     if not options.quiet:
         endings = ", ".join(f"{count:,} {name}" for name, count in found.counts.items() if count and name != "cells")
         say(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .. import streams
+from ..escapes import lines, one_line
 from ..streams import say
 from . import catalog as command_catalog
 from . import compare as command_compare
@@ -31,6 +34,7 @@ def command_line(arguments: Sequence[str] | None = None) -> int:
     0 done; 1 unexpected error; 2 wrong usage or experiment; 3 some cells failed; 130 interrupted.
     """
     streams.open_closed()
+    streams.encode_all()
     try:
         return _run(arguments)
     finally:
@@ -79,14 +83,27 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _resume(arguments: Sequence[str] | None) -> str:
     """How to go on after a run that stopped: the same command, which finds what is there."""
+    given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
+    return f"go on with: {' '.join(map(_quoted, ['servesweep', *given]))}"
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it; in $'' where it holds what cannot be shown."""
     import shlex
 
-    given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
-    return f"go on with: {shlex.join(['servesweep', *given])}"
+    if one_line(word) == word:
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{''.join(chr(code) if 32 <= code < 127 else f'{chr(92)}x{code:02x}' for code in os.fsencode(escaped))}'"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(lines(message))
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="servesweep", description="Simulate LLM serving, thousands of configurations at once."
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")

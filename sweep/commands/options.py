@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..escapes import in_json
 from ..streams import printing
 
 if TYPE_CHECKING:
@@ -36,14 +41,63 @@ def add_command(
 def load_run(name: str, table: TableName = "cells", where: str | None = None) -> pd.DataFrame:
     """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong."""
     from ..analysis.selection import find_run, rows_where
-    from ..experiment.tables import ConfigError
     from ..tables.reading import load
 
-    try:
+    with asked_of(name, table):
         frame = load(find_run(name), table)
         return frame if where is None else rows_where(frame, where)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
+
+
+@contextmanager
+def asked_of(run: str, table: str = "cells") -> Iterator[None]:
+    """ConfigError for what is asked of a table that it does not have, be it wrong to ask or wrong with the table."""
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        from ..analysis.selection import BadTable, find_run
+        from ..experiment.tables import ConfigError
+        from ..tables.filenames import table_file
+        from ..tables.schemas import SCHEMAS
+
+        if isinstance(error, ConfigError):
+            raise
+        text = str(error)
+        if isinstance(error, KeyError):
+            known = {column for schema in SCHEMAS.values() for column in schema.names}
+            column = next((word for word in re.findall(r"\w+", text) if word in known), None)
+            if column is None:
+                raise
+            text = f"the table has no column {column}"
+        if isinstance(error, KeyError | BadTable):
+            text = f"{find_run(run) / table_file(table)}: {text}"
+        raise ConfigError([text]) from None
+
+
+@contextmanager
+def writing(what: str | Path) -> Iterator[None]:
+    """ConfigError, with the name of the file, or of `what`, for what cannot be written."""
+    try:
+        yield
+    except (OSError, UnicodeError) as error:
+        from ..experiment.tables import ConfigError
+
+        reason = error.strerror if isinstance(error, OSError) else f"is no name here: {error}"
+        name = getattr(error, "filename", None) or what
+        raise ConfigError([f"{name}: cannot be written: {reason}"]) from None
+
+
+@contextmanager
+def folder_for(out: str | None, directory: Path, name: str) -> Iterator[Path]:
+    """The folder that --out names, or by default one in a directory of results; ConfigError for what cannot be written
+    there."""
+    from ..tables.atomic_write import own_folder
+
+    with writing(directory / name if out is None else out):
+        if out is None:
+            yield own_folder(directory, name)
+        else:
+            Path(out).mkdir(parents=True, exist_ok=True)
+            yield Path(out)
 
 
 def workload_texts(plan: Plan) -> list[str]:
@@ -107,7 +161,22 @@ def slo_limits(texts: Sequence[str] | None) -> dict[str, float] | None:
 
 
 def print_json(content: Any) -> None:
+    """JSON on stdout; what is not finite is null."""
     import json
 
+    content = _finite(content)
     with printing():
-        print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        text = in_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        try:
+            text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(content, indent=2, allow_nan=False)
+        print(text)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

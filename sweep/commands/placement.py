@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ..streams import printing, say
+from ..streams import printing, say, tell
 from .options import EXIT_FAILED_CELLS, add_command, at_least_one, print_json, slo_limits
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ def _placement(options: argparse.Namespace) -> int:
             print_json(placement_json(found))
         else:
             print_placement(found)
-            print(found.verdict)
+            tell(found.verdict)
             for warning in found.warnings:
-                print(f"Warning: {warning}")
+                tell(f"Warning: {warning}")
     if not options.quiet:
         say(f"{len(found.df):,} candidates, {found.wall_s:.1f} s; tables in {found.directory}")
     if found.failed:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import RUN_HELP, WHERE_HELP, a_share, add_command, column_list, load_run
+from ..escapes import one_line
+from ..streams import tell
+from .options import RUN_HELP, WHERE_HELP, a_share, add_command, asked_of, column_list, folder_for, load_run
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..plots import PlotKind
+    from ..tables.reading import TableName
     from .options import Commands
 
 KINDS = ("curves", "frontier", "goodput", "pareto", "heatmap", "time")
@@ -65,20 +68,17 @@ _OPTIONS = {
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from ..analysis.selection import check_names, find_run
-    from ..experiment.tables import ConfigError
+    from ..analysis.selection import check_names, find_run, need_rows
 
-    try:
+    table: TableName = "goodput" if options.kind == "goodput" else "cells"
+    with asked_of(options.run, table):
         check_names(options.formats, FORMATS, "format")
-        df = load_run(options.run, "goodput" if options.kind == "goodput" else "cells", where=options.where)
-        folder = find_run(options.run) / "plots" if options.out is None else Path(options.out)
-        for name, figure, numbers in _figures(df, options):
-            for path in save(figure, numbers, folder, name, options.formats):
-                print(path)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
-    except OSError as error:
-        raise ConfigError([f"{error.filename or folder}: cannot be written: {error.strerror}"]) from None
+        df = load_run(options.run, table, where=options.where)
+        need_rows(df)
+        with folder_for(options.out, find_run(options.run), "plots") as folder:
+            for name, figure, numbers in _figures(df, options):
+                for path in save(figure, numbers, folder, name, options.formats):
+                    tell(one_line(path))
     return 0
 
 
@@ -132,21 +132,17 @@ def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figu
 
 def save(figure: Figure, numbers: pd.DataFrame | None, folder: Path, name: str, formats: Any = FORMATS) -> list[Path]:
     """Write a figure and its numbers; the paths. The same numbers give the same bytes."""
-    import matplotlib
+    from ..plots.saving import write_figure
+    from ..tables.atomic_write import write_whole
+    from ..tables.filenames import as_file_name
+    from .export import as_csv
 
-    from ..plots.style import STYLE
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    with matplotlib.rc_context(STYLE):
-        for ending in formats:
-            path = folder / f"{name}.{ending}"
-            if ending == "csv" and numbers is not None:
-                numbers.to_csv(path, index=False, lineterminator="\n")
-            else:
-                metadata = {"Date": None} if ending == "svg" else {"Software": None}
-                figure.savefig(path, metadata=metadata)
-            paths.append(path)
+    paths = [folder / f"{as_file_name(name)}.{ending}" for ending in formats]
+    for path, ending in zip(paths, formats, strict=True):
+        if ending == "csv" and numbers is not None:
+            write_whole(path, lambda file: file.write(as_csv(numbers)))
+        else:
+            write_figure(path, figure)
     return paths
 
 

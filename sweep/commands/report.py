@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import RUN_HELP, WHERE_HELP, a_share, add_command, load_run
+from ..escapes import one_line
+from ..streams import tell
+from .options import RUN_HELP, WHERE_HELP, a_share, add_command, asked_of, load_run, writing
 
 if TYPE_CHECKING:
     from .options import Commands
@@ -31,17 +33,15 @@ def add(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from ..analysis.selection import find_run
-    from ..experiment.tables import ConfigError
     from ..reports.html import read_facts, report_html
+    from ..tables.atomic_write import write_named, write_whole
 
     df = load_run(options.run, where=options.where)
     directory = find_run(options.run)
-    path = directory / "report.html" if options.out is None else Path(options.out)
-    try:
-        path.write_text(report_html(df, read_facts(directory), options.target), encoding="utf-8")
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be written: {error.strerror}"]) from None
-    print(path)
+    with asked_of(options.run):
+        text = report_html(df, read_facts(directory), options.target)
+    path, write = (directory / "report.html", write_whole) if options.out is None else (Path(options.out), write_named)
+    with writing(path):
+        write(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+    tell(one_line(path))
     return 0

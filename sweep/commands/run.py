@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..streams import printing, say
+from ..streams import printing, say, tell
 from .options import (
     EXIT_FAILED_CELLS,
     EXIT_OK,
@@ -138,9 +138,9 @@ def _run(options: argparse.Namespace) -> int:
             )
         else:
             print_best(best)
-            print(line)
+            tell(line)
             if warning is not None:
-                print(f"Warning: {warning}")
+                tell(f"Warning: {warning}")
     if not options.quiet:
         counts = {name: count for name, count in run.counts.items() if name != "ok"}
         say(f"{counts_text(counts)}; {run.wall_s:.1f} s; tables in {run.directory}")
@@ -164,7 +164,7 @@ def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     if options.json:
         print_json(facts)
     else:
-        print(format_plan(facts))
+        tell(format_plan(facts))
     return EXIT_OK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..streams import tell
 from .options import add_command, print_json
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def _schema(options: argparse.Namespace) -> int:
         print_json(facts)
         return 0
     for place, (table, columns) in enumerate(facts.items()):
-        print(f"{'' if not place else chr(10)}{table}: a row a {_ROW.get(table, table.removesuffix('s'))}")
+        tell(f"{'' if not place else chr(10)}{table}: a row a {_ROW.get(table, table.removesuffix('s'))}")
         for name, about in columns.items():
             unit = f", {about['unit']}" if about["unit"] else ""
-            print(f"  {name} ({about['type']}{unit})\n      {about['definition']}")
+            tell(f"  {name} ({about['type']}{unit})\n      {about['definition']}")
     return 0

@@ -5,7 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import RUN_HELP, WHERE_HELP, a_share, add_command, at_least_one, column_list, load_run, print_json
+from ..escapes import one_line
+from ..streams import tell
+from .options import (
+    RUN_HELP,
+    WHERE_HELP,
+    a_share,
+    add_command,
+    asked_of,
+    at_least_one,
+    column_list,
+    load_run,
+    print_json,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,19 +50,15 @@ def add(commands: Commands) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from ..experiment.tables import ConfigError
-
     df = load_run(options.run, where=options.where)
-    try:
+    with asked_of(options.run):
         if options.cell is not None:
             return _show_cell(df, options)
         if options.sort is not None:
             return _show_cells(df, options)
         if options.lowest or options.columns:
             raise ValueError("--lowest and --columns have an effect only with --sort")
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
-    return _show_best(df, options)
+        return _show_best(df, options)
 
 
 def _show_best(df: pd.DataFrame, options: argparse.Namespace) -> int:
@@ -62,19 +70,19 @@ def _show_best(df: pd.DataFrame, options: argparse.Namespace) -> int:
     line = format_verdict(best_by_policy(df, options.target), format_slos(df), options.target)
     warning = format_rejections(df)
     counts = {str(status): int(count) for status, count in df["status"].value_counts(sort=False).items() if count}
-    name = df.attrs["config"].get("name", options.run)
+    name = one_line(df.attrs["config"].get("name", options.run))
     if options.json:
         content = {"name": name, "counts": counts, "best": best_json(best[: options.top]), "verdict": line}
         print_json({**content, "warning": warning})
         return 0
-    print(f"{name}: {len(df):,} cells, {', '.join(f'{count:,} {status}' for status, count in counts.items())}")
+    tell(f"{name}: {len(df):,} cells, {', '.join(f'{count:,} {status}' for status, count in counts.items())}")
     for text in _axes_texts(df):
-        print(f"  {text}")
+        tell(f"  {text}")
     shown = min(options.top, len(best))
     print_best(best[:shown], options.target, f"Best {shown:,} of {len(best):,} configurations")
-    print(line)
+    tell(line)
     if warning is not None:
-        print(f"Warning: {warning}")
+        tell(f"Warning: {warning}")
     return 0
 
 
@@ -113,7 +121,7 @@ def _show_cells(df: pd.DataFrame, options: argparse.Namespace) -> int:
         for row in rows.itertuples(index=False)
     ]
     print_table([names[i] for i in order], [[row[i] for i in order] for row in table], left=len(text))
-    print(f"{len(rows):,} of {len(df):,} cells, by {options.sort}, {'lowest' if options.lowest else 'highest'} first")
+    tell(f"{len(rows):,} of {len(df):,} cells, by {options.sort}, {'lowest' if options.lowest else 'highest'} first")
     return 0
 
 
@@ -125,17 +133,17 @@ def _show_cell(df: pd.DataFrame, options: argparse.Namespace) -> int:
     if options.json:
         print_json(values)
         return 0
-    print(
+    tell(
         f"cell {values['cell_id']}: "
         + ", ".join(f"{name} {plain_text(cell[name])}" for name in parameters(df) if values[name] is not None)
     )
     if values["status"] != "ok":
-        print(f"{values['status']}: {values['error']}")
+        tell(f"{values['status']}: {values['error']}")
         return 0
-    print("\n".join(benchmark_block(values)))
+    tell("\n".join(benchmark_block(values)))
     left_out = values["n_requests"] - values["attainment_requests"]
     if left_out:
-        print(f"Latencies are of {values['attainment_requests']:,} requests: {left_out:,} at both ends are left out.")
+        tell(f"Latencies are of {values['attainment_requests']:,} requests: {left_out:,} at both ends are left out.")
     return 0
 
 

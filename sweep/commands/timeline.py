@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..streams import say
-from .options import add_command, at_least_one, column_list
+from ..escapes import one_line
+from ..streams import say, tell
+from .options import add_command, at_least_one, column_list, folder_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +51,7 @@ def _timeline(options: argparse.Namespace) -> int:
     from ..experiment.reader import load_experiment
     from ..experiment.tables import ConfigError
     from ..serving.timelines import timeline
+    from ..tables.filenames import RESULTS
 
     experiment = load_experiment(options.config, trace=options.trace, settings=options.set)
     plan = expand(experiment)
@@ -66,15 +68,13 @@ def _timeline(options: argparse.Namespace) -> int:
         found = timeline(cell.system())
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    folder = Path("results") / experiment.name / "timelines" if options.out is None else Path(options.out)
+    directory = Path(RESULTS) / experiment.name
     words = ", ".join(
         f"{key} {cell.columns()[key]}" for key in (*plan.axes, "request_rate_rps") if key in cell.columns()
     )
-    try:
+    with folder_for(options.out, directory, "timelines") as folder:
         for path in write(found, folder, cell.cell_id, f"cell {cell.cell_id}: {words}", options):
-            print(path)
-    except OSError as error:
-        raise ConfigError([f"{error.filename or folder}: cannot be written: {error.strerror}"]) from None
+            tell(one_line(path))
     preemptions = sum(map(len, found.preempted_s))
     rejected = f", {len(found.rejected):,} rejected" if found.rejected else ""
     say(
@@ -88,13 +88,12 @@ def write(found: Timeline, folder: Path, name: str, title: str, options: argpars
     """Write the files of a timeline; their paths."""
     import json
 
-    import matplotlib
-
-    from ..plots.style import STYLE
+    from ..plots.saving import write_figure
     from ..plots.timeline import timeline_figure
     from ..plots.trace_events import chrome_trace
+    from ..tables.atomic_write import write_whole
+    from .export import as_csv
 
-    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in options.formats]
     pictures = {"png", "svg"} & set(options.formats)
     figure = None
@@ -102,12 +101,12 @@ def write(found: Timeline, folder: Path, name: str, title: str, options: argpars
         figure = timeline_figure(found, title=title, begin=options.begin, end=options.end, most=options.requests)
     for path in paths:
         if path.suffix == ".json":
-            path.write_text(json.dumps(chrome_trace(found, title), separators=(",", ":")), encoding="utf-8")
+            text = json.dumps(chrome_trace(found, title), separators=(",", ":"))
+            write_whole(path, lambda file: file.write(text.encode()))  # noqa: B023 - it is called here
         elif path.suffix == ".csv":
-            table(found).to_csv(path, index=False, lineterminator="\n")
+            write_whole(path, lambda file: file.write(as_csv(table(found))))
         elif figure is not None:
-            with matplotlib.rc_context(STYLE):
-                figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+            write_figure(path, figure)
     return paths
 
 

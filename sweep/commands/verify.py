@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..streams import tell
 from .options import RUN_HELP, add_command, at_least_one, print_json
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _verify(options: argparse.Namespace) -> int:
         print_json({"cells": cells, "differences": [vars(difference) for difference in differences]})
     else:
         for difference in differences:
-            print(difference)
+            tell(str(difference))
         wrong = len({difference.cell_id for difference in differences})
-        print(f"{len(cells) - wrong:,} of {len(cells):,} cells came out the same to the last bit")
+        tell(f"{len(cells) - wrong:,} of {len(cells):,} cells came out the same to the last bit")
     return EXIT_DIFFERENT if differences else 0

@@ -15,8 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from .. import checks
 from ..experiment.plan import Plan
 from ..experiment.tables import TABLES, ConfigError, Experiment
@@ -24,6 +22,7 @@ from ..measures.slo import SLO
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..tables.build import placement_table, write_table
 from ..tables.filenames import PLACEMENT_FACTS, PLACEMENT_FILES, table_file
+from ..tables.reading import table_of
 from ..tables.schemas import PLACEMENT_SCHEMA
 from .options import GoodputOptions
 from .search import Goodput, search_plan, searched_experiment, searched_plan
@@ -170,7 +169,7 @@ def find_placement(
     )
     n_gpus = _gpus(experiment, n_gpus)
     plans = {role: role_plan(experiment, options, role, n_gpus) for role in ROLE_SLOS}
-    directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES)
+    directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES, (*ROLE_SLOS, "joint"))
 
     def search(part: str, plan: Plan) -> Goodput:
         return search_plan(plan, options, workers=workers, out=directory / part, progress=progress)
@@ -371,7 +370,7 @@ def _predicted(row: Row, rates: Mapping[str, Mapping[tuple[int, int], float | No
 
 
 def _rows(found: Goodput) -> list[Row]:
-    rows: list[Row] = pq.read_table(found.directory / table_file("goodput")).to_pylist()
+    rows: list[Row] = table_of(found.directory, "goodput").to_pylist()
     return rows
 
 

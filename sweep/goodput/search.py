@@ -234,7 +234,7 @@ def search_plan(
     max_batch_cells = checks.whole("max_batch_cells", max_batch_cells, 1)
     look_ahead = look_ahead if look_ahead is None else checks.whole("look_ahead", look_ahead, 1)
     checks.whether("progress", progress)
-    directory = prepare_directory(output_directory(plan.experiment, out), GOODPUT_FILES)
+    directory = prepare_directory(output_directory(plan.experiment, out), GOODPUT_FILES, ())
     slo = plan.experiment.slo
     criterion = EarlyStopCriterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
     searches = Searches(plan, options.start(), criterion, options.tables())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from ..escapes import one_line
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -31,6 +33,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
     "savefig.dpi": 150,
+    "text.parse_math": False,  # a name may hold a dollar
     "svg.hashsalt": "servesweep",  # the same numbers give the same file
 }
 _CAPITALS = {"ttft", "tpot", "e2e", "kv", "slo", "tp", "pp", "mfu", "mbu", "gpu", "gpus"}
@@ -64,6 +67,7 @@ def label(name: str, unit: str = "") -> str:
     """A column in words, with its unit: "ttft_p99_s", "ms" -> "TTFT p99 (ms)"."""
     words = _NAMES.get(name)
     if words is None:
+        name = one_line(name)
         stem = next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
         parts = [part.upper() if part in _CAPITALS else part for part in stem.split("_")]
         words = " ".join(parts).replace("per GPU", "per GPU")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.ranking import TARGET, best_by_policy, ranked
 from ..analysis.selection import axes, measured, parameters, plain, plain_text
 from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+from ..escapes import in_json, lines, one_line
 from ..experiment.toml_values import format_toml
 from ..tables.filenames import RUN_FACTS
 from .sweep_tables import best_rows
@@ -36,16 +39,14 @@ def report_html(df: pd.DataFrame, facts: dict[str, Any] | None = None, target: f
     data = json.dumps(report_data(df, facts or {}, target), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = files("servesweep.reports").joinpath("page")
     parts = {
-        "title": f"{_name(df)} - servesweep".replace("&", "&amp;").replace("<", "&lt;"),
+        "title": escape(f"{_name(df)} - servesweep"),
         "style": page.joinpath("report.css").read_text("utf-8"),
         "script": page.joinpath("report.js").read_text("utf-8"),
         # Nothing in the data may end the element that it is in.
-        "data": data.replace("<", "\\u003c"),
+        "data": in_json(data).replace("<", "\\u003c"),
     }
     html = page.joinpath("report.html").read_text("utf-8")
-    for name, text in parts.items():
-        html = html.replace("{{" + name + "}}", text)
-    return html
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], html)  # once: what is put in may hold such a place
 
 
 def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[str, Any]:
@@ -73,10 +74,10 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
         },
         "axes": [_axis(df, name, unit[name]) for name in swept],
         "measures": [{"name": name, "unit": unit[name]} for name in shown],
-        "id": df["cell_id"].tolist(),
+        "id": list(map(one_line, df["cell_id"])),
         "statuses": STATUSES,
         "status": [STATUSES.index(status) for status in df["status"]],
-        "errors": errors,
+        "errors": list(map(lines, errors)),
         "error": [errors.index(error) if isinstance(error, str) else -1 for error in df["error"]],
         "axis": [_places(df, name) for name in swept],
         "measure": [_rounded(df[name]) for name in shown],
@@ -87,7 +88,7 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
             name: {"unit": unit[name], "definition": df.attrs["definitions"][name]}
             for name in (*parameters(df), *shown)
         },
-        "toml": format_toml(config),
+        "toml": lines(format_toml(config)),
         "file": f"{_name(df)}.toml",
         "facts": _facts(facts),
         "fixed": [
@@ -99,17 +100,17 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
 
 
 def _name(df: pd.DataFrame) -> str:
-    return str(df.attrs.get("config", {}).get("name", "run"))
+    return one_line(df.attrs.get("config", {}).get("name", "run"))
 
 
 def _workloads(df: pd.DataFrame) -> str:
-    names = ", ".join(map(str, df["workload"].drop_duplicates()))
+    names = ", ".join(map(plain_text, df["workload"].drop_duplicates()))
     low, high = int(df["n_requests"].min()), int(df["n_requests"].max())
     return f"Workload {names}, {low:,}{f' to {high:,}' if high > low else ''} requests a cell."
 
 
 def _axis(df: pd.DataFrame, name: str, unit: str) -> dict[str, Any]:
-    values = [plain(value) for value in _values(df, name)]
+    values = [one_line(value) if isinstance(value, str) else plain(value) for value in _values(df, name)]
     number = all(isinstance(value, int | float) or value is None for value in values)
     return {"name": name, "unit": unit, "values": values, "number": number}
 
@@ -144,16 +145,16 @@ def _rounded(column: pd.Series[Any]) -> list[int | float | None]:
 
 def _facts(facts: dict[str, Any]) -> list[list[str]]:
     """Versions, machine and times of run.json."""
-    found = [[name, str(text)] for name, text in facts.get("versions", {}).items()]
-    found += [[name, str(text)] for name, text in facts.get("machine", {}).items()]
-    found += [[name, str(facts[name])] for name in ("rules_version", "workers", "wall_s") if name in facts]
-    return found
+    tables = [facts.get("versions"), facts.get("machine")]
+    found = [pair for table in tables if isinstance(table, dict) for pair in table.items()]
+    found += [(name, facts[name]) for name in ("rules_version", "workers", "wall_s") if name in facts]
+    return [[one_line(name), one_line(value)] for name, value in found]
 
 
 def read_facts(directory: Path) -> dict[str, Any]:
     """What run.json of a run holds; empty when it is not there or cannot be read."""
     try:
         found = json.loads((directory / RUN_FACTS).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

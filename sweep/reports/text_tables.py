@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..analysis.selection import plain
+from ..escapes import one_line
 from ..streams import is_terminal
 
 
@@ -27,12 +28,14 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title=None if title is None else Text(one_line(title), "table.title"), box=box.SIMPLE_HEAD, title_justify="left"
+    )
     last_text = len(headers) - 1 if last_is_text else -1
     for place, header in enumerate(headers):
-        table.add_column(Text(header), justify="left" if place < left or place == last_text else "right")
+        table.add_column(Text(one_line(header)), justify="left" if place < left or place == last_text else "right")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(one_line(text)) for text in row))
     Console(file=sys.stdout, width=None if is_terminal(sys.stdout) else 10_000).print(table)
 
 
@@ -42,7 +45,7 @@ def with_unit(value: Any, unit: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, str | bool):
-        return str(value)
+        return one_line(value)
     if unit == "share":
         return f"{value:.1%}"
     if unit == "s":

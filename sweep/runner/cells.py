@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Floats
 from ..experiment.plan import RULES_VERSION, Plan
 from ..measures.columns import MEASURES
 from ..tables.filenames import RECORDED, table_file
 from .journal import Record
 from .recorder import Recorded, drop
+from .records import is_sound, measures_of
 from .tasks import TaskResult
 
 FORM = f"{zlib.crc32(' '.join(MEASURES).encode()):08x}"  # of `values` in a record: which measures, in which order
@@ -56,9 +58,12 @@ class CellStore:
         """Positions of the cells without an outcome."""
         return [at for at, status in enumerate(self.status) if not status]
 
-    def restore(self, records: Iterable[Record], retry_failed: bool = False) -> list[str]:
+    def restore(
+        self, records: Iterable[Record], refuse: Callable[[], None] = lambda: None, retry_failed: bool = False
+    ) -> list[str]:
         """Take over what a journal holds of these cells. Returns sentences about what could not be used.
 
+        refuse        called for a record, before the next is taken, that says what cannot be
         retry_failed  leave out cells that failed, so that they run again
         """
         notes = [note for kept in self.recorded.values() for note in kept.find()]
@@ -66,18 +71,27 @@ class CellStore:
         restored: set[int] = set()
         kept, ours = set(), False  # a million records would be gigabytes: each is used at once, the last word counts
         for record in records:
+            if not is_sound(record):
+                refuse()
+                continue
             if "cell" in record:
-                kept.add(record["cell"])
                 at = here.get(record["cell"])
                 if at is not None:
+                    try:
+                        values = measures_of(record, self._forms, len(self.plan.cells[at].traffic.workload))
+                    except ValueError:
+                        refuse()
+                        continue
                     ours = True
-                    measures = self._measures(record)
-                    usable = self._usable(at, record, measures, retry_failed)
-                    self._restore(at, *((record, measures) if usable else ({}, {})))
+                    self._restore(at, record if self._usable(at, record, values, retry_failed) else {}, values)
                     (restored.add if self.status[at] else restored.discard)(at)
+                kept.add(record["cell"])
             elif "batch" in record:
                 self.batches[record["batch"]] = record
             elif "journal" in record:
+                if record.get("form") == FORM and record["measures"] != list(MEASURES):
+                    refuse()
+                    continue
                 self.runs.append(record)
                 if "form" in record:
                     self._forms[record["form"]] = record["measures"]
@@ -87,24 +101,11 @@ class CellStore:
             notes.append(self._why_nothing(len(kept)))
         return notes
 
-    def _measures(self, record: Record) -> Mapping[str, float | None]:
-        """The measures in the record of a cell, by name; none when it failed, or when their names are not known.
-
-        Journals of format 1 have them by name, others as base64 of float64, little-endian, in the order that the form
-        says: writing every number as text would take ten times as long.
-        """
-        if "values" not in record:
-            by_name: Mapping[str, float | None] = record.get("measures", {})
-            return by_name
-        names = self._forms.get(record["form"], ())  # the line that said it may be damaged
-        values = np.frombuffer(base64.b64decode(record["values"]), "<f8").tolist()
-        return dict(zip(names, values, strict=False))
-
-    def _restore(self, at: int, record: Record, measures: Mapping[str, float | None]) -> None:
-        """Take over a record; an empty one takes back what an earlier one gave."""
+    def _restore(self, at: int, record: Record, values: Floats | None) -> None:
+        """Take over a record and its measures; an empty one takes back what an earlier one gave."""
         self.status[at], self.error[at] = record.get("status", ""), record.get("error")
         self.batch[at] = record.get("batch", -1)
-        self.values[at] = [measures.get(name) for name in MEASURES]  # None becomes NaN
+        self.values[at] = np.nan if values is None or not record else values
 
     def add(self, outcome: TaskResult, append: Callable[[Iterable[Record]], None]) -> None:
         """Take a batch that has ended, as soon as it is on disk: what was asked to be recorded, then the journal's
@@ -113,7 +114,8 @@ class CellStore:
             rows: Mapping[int, Any] = getattr(outcome, table)
             if rows:
                 kept.add([(self.plan.cells[at].cell_id, rows[at]) for at in sorted(rows)])
-        number = max(self.batches, default=-1) + 1
+        # Above those of cells, too, whose batch is not known: the line that said it may be damaged.
+        number = max([*self.batches, int(self.batch.max(initial=-1))], default=-1) + 1
         batch = {
             "batch": number,
             "cells": len(outcome.positions),
@@ -180,15 +182,20 @@ class CellStore:
         columns["error"] = [self.error[at] for at in rows]
         return columns | self.measures_of(rows)
 
-    def _usable(self, at: int, record: Record, measures: Mapping[str, float | None], retry_failed: bool) -> bool:
+    def _usable(self, at: int, record: Record, values: Floats | None, retry_failed: bool) -> bool:
         """Whether a record of the journal is all that this run wants of a cell."""
-        if record.get("status") == "failed":
+        if record["status"] == "failed":
             return not retry_failed
-        # An earlier version may not have had every measure.
-        return all(name in measures for name in MEASURES) and all(
-            at not in wanted
-            or self.plan.cells[at].cell_id in self.recorded[table]
-            or (table == "steps" and not measures["steps"])
+        if values is None:  # an earlier version, which did not have every measure
+            return False
+        cell = self.plan.cells[at]
+        rows = {
+            "requests": len(cell.traffic.workload),
+            "steps": values[MEASURES.index("steps")],
+            "instances": cell.spec.n_instances,
+        }
+        return all(
+            at not in wanted or self.recorded[table].rows(cell.cell_id) == rows[table]
             for table, wanted in self.wanted.items()
         )
 

@@ -15,7 +15,7 @@ from .. import checks
 from ..experiment.plan import RULES_VERSION
 from ..experiment.tables import ConfigError, Experiment
 from ..tables.atomic_write import write_whole
-from ..tables.filenames import RESULTS, RUN_FILES
+from ..tables.filenames import JOURNAL_NAME, PARTS, RESULTS, RUN_FILES
 
 
 def environment() -> dict[str, Any]:
@@ -33,10 +33,10 @@ def output_directory(experiment: Experiment, out: str | Path | None) -> Path:
     return Path(RESULTS) / experiment.name if out is None else checks.path("out", out)
 
 
-def check_directory(directory: Path, outputs: Sequence[str] = RUN_FILES) -> None:
+def check_directory(directory: Path, outputs: Sequence[str] = RUN_FILES, folders: Sequence[str] = (PARTS,)) -> None:
     """See that the files of a run can be written into a directory, which need not be there yet; ConfigError otherwise.
 
-    Writes nothing.
+    Nothing is written behind a link: a table that is one is replaced, a journal or a folder refused. Writes nothing.
     """
     try:
         for name in outputs:
@@ -46,22 +46,32 @@ def check_directory(directory: Path, outputs: Sequence[str] = RUN_FILES) -> None
                 raise ConfigError(
                     [f"output {path}: {what}: must be a file, which the run would replace, or not be there"]
                 )
+            if name == JOURNAL_NAME and path.is_symlink():
+                raise ConfigError([f"output {path}: is a link: must be a file, to which the run adds, or not be there"])
+        for name in folders:
+            path = directory / name
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                what = "a link" if path.is_symlink() else "no directory"
+                raise ConfigError([f"output {path}: is {what}: must be a directory, or not be there"])
         there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     except OSError as error:
         raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
+    except UnicodeError as error:
+        raise ConfigError([f"output directory {directory}: is no name here: {error}"]) from None
     if not there.is_dir():
         raise ConfigError([f"output directory {directory}: cannot be written: {there} is not a directory"])
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError([f"output directory {directory}: cannot be written: {os.strerror(errno.EACCES)}"])
 
 
-def prepare_directory(directory: Path, outputs: Sequence[str] = RUN_FILES) -> Path:
+def prepare_directory(directory: Path, outputs: Sequence[str] = RUN_FILES, folders: Sequence[str] = (PARTS,)) -> Path:
     """Make the directory of a run and see that its files can be written; ConfigError otherwise."""
-    check_directory(directory, outputs)
+    check_directory(directory, outputs, folders)
     probe = directory / f".probe.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe.touch()
+        probe.unlink(missing_ok=True)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         probe.unlink()
     except OSError as error:
         raise ConfigError([f"output directory {directory}: cannot be written: {error.strerror}"]) from None
@@ -71,4 +81,4 @@ def prepare_directory(directory: Path, outputs: Sequence[str] = RUN_FILES) -> Pa
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write plain data as JSON for people and programs, the whole file or nothing."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_whole(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))  # an escape of JSON

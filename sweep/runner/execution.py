@@ -70,10 +70,15 @@ class Execution:
             self._journal = Journal(self.directory, fresh)
         except JournalInUse as error:
             raise ConfigError([str(error)]) from None
+        except OSError as error:
+            raise ConfigError(
+                [f"output {error.filename or self.directory}: cannot be written: {error.strerror}"]
+            ) from None
         try:
             if fresh:
                 drop_parts(self.directory)
-            notes = self.store.restore(() if fresh else self._journal.records(), retry_failed)
+            records = () if fresh else self._journal.records()
+            notes = self.store.restore(records, self._journal.refuse, retry_failed)
             self.notes = (*self._journal.damage, *notes)
             self._backend = self._open_backend(workers, scheduler) if self.store.to_do else InProcess()
         except BaseException as error:

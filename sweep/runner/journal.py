@@ -12,7 +12,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..tables.atomic_write import sync_directory
 from ..tables.filenames import JOURNAL_NAME
@@ -21,6 +21,7 @@ JOURNAL_VERSION = 2  # goes up when lines take another form; all before are stil
 
 Record = dict[str, Any]
 _as_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
 class JournalError(OSError):
@@ -41,20 +42,37 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
     >>> encode_line({"cell": "241ff9dcaecf80a2", "status": "ok"})
     b'6372f096 {"cell":"241ff9dcaecf80a2","status":"ok"}\\n'
     """
-    text = _as_json(record).encode()
+    text = _as_json(record).encode("utf-8", "backslashreplace")  # names of files that are not UTF-8: escapes of JSON
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
 def decode_line(line: bytes) -> Record | None:
-    """The record of a line; None when the line is damaged or not whole."""
+    """The record of a line; None when the line is damaged or not whole, or holds no record."""
     checksum, _, text = line.partition(b" ")
     if not text.endswith(b"\n"):
         return None
     text = text[:-1]
     if checksum != b"%08x" % zlib.crc32(text):
         return None
-    record: Record = json.loads(text)
+    try:
+        record = _from_json(text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Record:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key stands there twice")
     return record
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+_from_json = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_refuse_constant).decode
 
 
 class Journal:
@@ -70,7 +88,9 @@ class Journal:
         """
         self.path = directory / JOURNAL_NAME
         self.damage: list[str] = []
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._damaged: list[int] = []  # numbers of lines
+        self._line = 0  # the last that was read
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_FOLLOW, 0o666)
         try:
             self._lock()
             if fresh:
@@ -82,27 +102,33 @@ class Journal:
             raise
 
     def records(self) -> Iterator[Record]:
-        """All records, in the order they were written. Damaged lines are left out, and told in `damage`.
+        """All records, in the order they were written. Damaged lines are left out, and told in `damage`, those with
+        them that `refuse` was called for.
 
         JournalTooNew when the journal has another form.
         """
-        damaged = []
+        self._damaged = []
         with open(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for self._line, line in enumerate(file, start=1):
                 record = decode_line(line)
+                version = None if record is None else record.get("journal")
                 if record is None:
-                    damaged.append(number)
-                elif record.get("journal", 0) > JOURNAL_VERSION:
+                    self.refuse()
+                elif isinstance(version, int) and version > JOURNAL_VERSION:
                     raise JournalTooNew(
-                        f"{self.path} has format {record['journal']}, but this servesweep reads up to "
+                        f"{self.path} has format {version}, but this servesweep reads up to "
                         f"{JOURNAL_VERSION}: upgrade servesweep, or start over with --fresh"
                     )
                 else:
                     yield record
-        if damaged:
+        if damaged := self._damaged:
             which = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
             lines = f"line {which} is" if len(damaged) == 1 else f"{len(damaged)} lines ({which}) are"
             self.damage.append(f"{self.path}: {lines} damaged and left out; what stood there runs again")
+
+    def refuse(self) -> None:
+        """Count the line of the last record as damaged: it is whole, but what it says cannot be."""
+        self._damaged.append(self._line)
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write records and see them on disk.
@@ -133,7 +159,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = last_run(self.path)
-            who = f" (process {holder['pid']} on {holder['host']}, since {holder['time']})" if holder else ""
+            facts = [holder.get(name) for name in ("pid", "host", "time")]
+            who = "" if None in facts else " (process {} on {}, since {})".format(*facts)
             raise JournalInUse(
                 f"{self.path.parent} is in use by another run{who}: wait until it ends, or choose another directory"
             ) from None

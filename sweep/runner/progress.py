@@ -87,7 +87,11 @@ class Progress(Silent):
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}", markup=False),  # values of an experiment
+            )
             self._bar = Bar(
                 *columns,
                 console=Console(file=stderr()),

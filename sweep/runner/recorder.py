@@ -8,6 +8,7 @@ and however often the run was stopped, and a later run finds what it needs in th
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from ..tables.atomic_write import own_folder
 from ..tables.build import instances_table, requests_table, steps_table, write_table
 from ..tables.filenames import PARTS, table_file
+from ..tables.foreign import check_schema
+from ..tables.parquet_files import checked_column, read_schema, read_table
 from ..tables.schemas import SCHEMAS
 
 _MAKE: Mapping[str, Callable[[Sequence[tuple[str, Any]]], pa.Table]] = {
@@ -39,26 +42,30 @@ class Recorded:
         self._next = 0
 
     def find(self) -> list[str]:
-        """Find what earlier runs left. Returns a sentence for each file that cannot be read, which is left out."""
+        """Find what earlier runs left. Returns a sentence for each file that cannot be used, which is left out.
+
+        Every value is read: at the end of the run it is too late to run cells again.
+        """
         damage = []
-        numbered = sorted((int(path.name.partition(".")[0]), path) for path in self._part_files())
+        numbered = sorted((int(path.name.partition(".")[0]), path) for path in _part_files(self._parts, self.table))
         for path in (self._final, *(path for _, path in numbered)):
             try:
                 if path.is_file():
-                    self._note(path, pq.read_table(path, columns=["cell_id"], partitioning=None)["cell_id"])
-            except (pa.ArrowException, OSError, KeyError) as error:
-                reason = str(error).partition("\n")[0]
-                damage.append(f"{path}: cannot be read and is left out ({reason}); its cells run again")
+                    check_schema(read_schema(path), self.table, path)
+                    self._note(path, checked_column(path, "cell_id", SCHEMAS[self.table]))
+            except ValueError as error:
+                damage.append(f"{error}; it is left out, and its cells run again")
         self._next = numbered[-1][0] + 1 if numbered else 0
         return damage
 
-    def __contains__(self, cell_id: str) -> bool:
-        return cell_id in self._places
+    def rows(self, cell_id: str) -> int:
+        """How many rows there are of a cell."""
+        _, begin, end = self._places.get(cell_id, (None, 0, 0))
+        return end - begin
 
     def add(self, cells: Sequence[tuple[str, Any]]) -> None:
         """Keep the rows of cells on disk: (cell_id, result or log)."""
-        self._parts.mkdir(exist_ok=True)
-        path = self._parts / f"{self._next}.{table_file(self.table)}"
+        path = own_folder(self._parts.parent, PARTS) / f"{self._next}.{table_file(self.table)}"
         self._next += 1
         part = _MAKE[self.table](cells)
         write_table(path, part)
@@ -68,13 +75,10 @@ class Recorded:
         """Write the table of these cells, in this order; those that were not kept are left out. Then the parts go."""
         ids = [cell_id for cell_id in cell_ids if cell_id in self._places]
         write_table(self._final, self._together(ids))
-        for path in self._part_files():
+        for path in _part_files(self._parts, self.table):
             path.unlink()
-        if self._parts.is_dir() and not any(self._parts.iterdir()):
+        if _is_own(self._parts) and not any(self._parts.iterdir()):
             self._parts.rmdir()
-
-    def _part_files(self) -> list[Path]:
-        return list(self._parts.glob(f"[0-9]*.{table_file(self.table)}"))
 
     def _note(self, path: Path, column: pa.ChunkedArray) -> None:
         """Remember where the rows of each cell lie: cells follow each other, each in one piece."""
@@ -96,7 +100,7 @@ class Recorded:
         for cell_id in ids:
             path, begin, end = self._places[cell_id]
             if path not in files:
-                files[path] = pq.read_table(path, partitioning=None)
+                files[path] = read_table(path)
             pieces.append(files[path].slice(begin, end - begin))
         # Dictionaries of the pieces name cells in other orders: this one names them in the order of the table.
         index = np.repeat(np.arange(len(ids), dtype=np.int32), [len(piece) for piece in pieces])
@@ -112,7 +116,7 @@ class Recorded:
 def drop(directory: Path, table: str) -> None:
     """Take away a table that this run was not asked for, and its parts."""
     (directory / table_file(table)).unlink(missing_ok=True)
-    for path in (directory / PARTS).glob(f"[0-9]*.{table_file(table)}"):
+    for path in _part_files(directory / PARTS, table):
         path.unlink()
 
 
@@ -120,3 +124,14 @@ def drop_parts(directory: Path) -> None:
     """Take away all parts, for a run that starts over."""
     if os.path.lexists(directory / PARTS):
         shutil.rmtree(directory / PARTS)
+
+
+def _part_files(parts: Path, table: str) -> list[Path]:
+    """The parts of a table, which are named by numbers; nothing behind a link."""
+    name = re.compile(rf"[0-9]+\.{re.escape(table_file(table))}")
+    found = parts.iterdir() if _is_own(parts) else ()
+    return [path for path in found if name.fullmatch(path.name) and (path.is_symlink() or not path.is_dir())]
+
+
+def _is_own(parts: Path) -> bool:
+    return parts.is_dir() and not parts.is_symlink()

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..experiment.plan import RULES_VERSION, Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError
 from ..tables.build import cells_table
 from ..tables.filenames import table_file
-from ..tables.reading import load
+from ..tables.reading import load, table_of
 from .cells import CellStore
 from .tasks import make_task
 
@@ -47,12 +46,18 @@ def verify_run(
     run, or holds one of other rules or another trace.
     """
     directory = Path(run_directory)
+    path = directory / table_file("cells")
     try:
         config = load(directory).attrs["config"]
+        table = table_of(directory, "cells")
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    plan = expand(load_experiment(config, trace=None if trace is None else str(trace)))
-    table = pq.read_table(directory / table_file("cells"), partitioning=None)
+    if not config:
+        raise ConfigError([f"{path}: has lost its experiment, without which no cell can be run again"])
+    try:
+        plan = expand(load_experiment(config, trace=None if trace is None else str(trace)))
+    except ConfigError as error:
+        raise ConfigError([f"{path}: its experiment: {problem}" for problem in error.problems]) from None
     here = {cell.cell_id: at for at, cell in enumerate(plan.cells)}
     ids, statuses = table["cell_id"].to_pylist(), table["status"].to_pylist()
     if missing := [cell_id for cell_id in ids if cell_id not in here]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..escapes import utf8
 from ..measures.instances import ROLES
 from ..measures.result import Result
 from ..messages import nearest
@@ -128,7 +129,10 @@ def _with_config(table: pa.Table, config: Mapping[str, Any] | None) -> pa.Table:
     if config is None:
         return table
     text = json.dumps(config, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return table.replace_schema_metadata({**table.schema.metadata, CONFIG_KEY: text.encode()})
+    # What is left of a file's name that is not UTF-8 becomes an escape of JSON.
+    return table.replace_schema_metadata(
+        {**table.schema.metadata, CONFIG_KEY: text.encode("utf-8", "backslashreplace")}
+    )
 
 
 def _table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> pa.Table:
@@ -149,7 +153,7 @@ def _array(field: pa.Field, values: Any, length: int) -> pa.Array:
         array = pa.nulls(length, field.type)
     else:
         try:
-            array = pa.array(values, type=field.type, from_pandas=True)  # NaN is null
+            array = _as_array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise ValueError(f"column {field.name} must hold {field.type} or nothing: {error}") from None
     if len(array) != length:
@@ -159,6 +163,13 @@ def _array(field: pa.Field, values: Any, length: int) -> pa.Array:
             f"column {field.name} is missing in {array.null_count} of {length} rows, but every row has one"
         )
     return array
+
+
+def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type=kind, from_pandas=True)  # NaN is null
+    except UnicodeEncodeError:  # the name of a file, with bytes that are not UTF-8
+        return pa.array([utf8(value) if isinstance(value, str) else value for value in values], type=kind)
 
 
 def _long_table(schema: pa.Schema, cell_ids: list[str], columns: dict[str, list[Any]]) -> pa.Table:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .. import checks
 from .filenames import JOURNAL_NAME, table_file
-from .schemas import CONFIG_KEY, SCHEMA_VERSION, SCHEMAS, definitions, units
+from .foreign import check_schema, conform, experiment_of
+from .parquet_files import read_schema, read_table
+from .schemas import SCHEMAS, definitions, units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,14 +46,14 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
     ------
     ValueError
         For a directory that is not a run, a table that the run does not have, a file that is not a table of servesweep,
-        or one that a newer servesweep wrote.
+        one that a newer servesweep wrote, or a column that holds something else than it should.
     """
     if table not in SCHEMAS:
         raise ValueError(f"table={table!r}: must be one of {', '.join(SCHEMAS)}")
     folder = checks.path("run_directory", run_directory)
     searched = table in ("goodput", "probes", "placement")
     cells = folder / table_file(table if searched else "cells")  # the table that knows the experiment
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ValueError(f"{folder} is not a run: there is no such directory")
     path = folder / table_file(table)
     for file in (cells, path):
@@ -76,39 +76,33 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
             f"{folder} has no {path.name}: the run was not asked to record {table}. Run it again with --{table} CELLS, "
             f'or with {table} = CELLS in [output] of its experiment; CELLS is "all", or chooses some cells'
         )
-    data = _read(path, table)
+    data = table_of(folder, table)
+    schema = data.schema if cells == path else read_schema(cells)
+    if cells != path:
+        check_schema(schema, "cells", cells)
     frame = _to_pandas(data)
-    metadata = data.schema.metadata if cells == path else _read_schema(cells, "cells").metadata
     frame.attrs = {
         "units": units(data.schema),
         "definitions": definitions(data.schema),
-        "config": json.loads(metadata.get(CONFIG_KEY, b"{}")),
+        "config": experiment_of(schema, cells),
     }
     return frame
 
 
-def _read_schema(path: Path, table: str) -> pa.Schema:
+def is_folder(path: Path) -> bool:
+    """Whether there is such a directory; ValueError where nobody may look, or for a name that no file can have."""
     try:
-        schema = pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
-    metadata = schema.metadata or {}
-    version = metadata.get(b"servesweep.schema_version", b"").decode()
-    if metadata.get(b"servesweep.table", b"").decode() != table or not version.isdecimal():
-        raise ValueError(f"{path} is not a {table} table written by servesweep")
-    if int(version) > SCHEMA_VERSION:
-        raise ValueError(
-            f"{path} has schema version {version}, but this servesweep reads up to {SCHEMA_VERSION}: upgrade servesweep"
-        )
-    return schema
+        return path.is_dir()
+    except OSError as error:
+        raise ValueError(f"{path} is not a run: {error.strerror}") from None
 
 
-def _read(path: Path, table: str) -> pa.Table:
-    _read_schema(path, table)
-    try:
-        return pq.read_table(path, partitioning=None)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {error}") from None
+def table_of(directory: Path, table: TableName) -> pa.Table:
+    """A table of a directory in Arrow, with the types of its schema; ValueError for one that cannot be used."""
+    path = directory / table_file(table)
+    data = read_table(path)
+    check_schema(data.schema, table, path)
+    return conform(data, table, path)
 
 
 def _to_pandas(data: pa.Table) -> pd.DataFrame:

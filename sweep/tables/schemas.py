@@ -536,12 +536,18 @@ def table_name(schema: pa.Schema) -> str:
 
 def units(schema: pa.Schema) -> dict[str, str]:
     """The unit of every column; empty for names, ids and flags, 1 for a plain number."""
-    return {field.name: field.metadata[b"unit"].decode() for field in schema}
+    return {field.name: _about(field, b"unit") for field in schema}
 
 
 def definitions(schema: pa.Schema) -> dict[str, str]:
     """The definition of every column."""
-    return {field.name: field.metadata[b"definition"].decode() for field in schema}
+    return {field.name: _about(field, b"definition") for field in schema}
+
+
+def _about(field: pa.Field, key: bytes) -> str:
+    """What the metadata of a field say; empty for a column that is not ours."""
+    found: bytes = (field.metadata or {}).get(key, b"")
+    return found.decode("utf-8", "replace")
 
 
 def column_facts(schema: pa.Schema) -> dict[str, dict[str, str]]:

@@ -25,6 +25,7 @@ FLOORS = (
     "checks",
     "messages",
     "streams",
+    "escapes",
     "arrays",
     "kernels",
 )
