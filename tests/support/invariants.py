@@ -5,6 +5,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from servesweep.serving.reference_queue import ORDERS, RequestState
+
 Log = Mapping[str, Any]  # columns start_s, end_s, running, emitted, tokens, blocks_used: one entry a step
 
 
@@ -97,6 +99,9 @@ def check_service_order(served: Sequence[Mapping[str, Any]], order: str, max_wai
         if r["arrival_s"] + max_wait_s <= now:
             return (0, *arrived)
         own = {"arrival": (), "shortest_prompt": (r["prompt_tokens"],), "priority": (r["priority"],)}
+        if order not in own:  # one that was registered since: what the reference compares
+            request = RequestState(r["position"], r["arrival_s"], r["prompt_tokens"], r["output_tokens"], r["priority"])
+            return (1, *ORDERS[order].key(request))
         return (1, *own[order], *arrived)
 
     for r in served:

@@ -9,7 +9,7 @@ from parity_systems import SystemCase, check_results, systems_of
 from servesweep.kernels import phases
 from servesweep.kernels.batch import Batch
 from servesweep.kernels.router import FIRST_DRAWN
-from servesweep.serving import policies, reference, reference_systems, routers
+from servesweep.serving import orders, policies, reference, reference_queue, reference_systems, routers
 from servesweep.serving.run import run_systems
 from strategies import LaneCase, lane_cases
 from strategies_systems import system_batches
@@ -47,6 +47,11 @@ def added():
         def in_turn_by_eight(router: reference_systems.Router) -> object:
             return router.instances[next(router.routed) // 8 % len(router.instances)]
 
+        order = orders.Order("longest_prompt", "the longest prompt first", lambda queue: -orders._prompt(queue))
+        patch.setitem(orders.ORDERS, "longest_prompt", order)
+        last = reference_queue.Order(lambda request: (-request.prompt, request.arrival, request.key))
+        patch.setitem(reference_queue.ORDERS, "longest_prompt", last)
+
         kind = routers.RouterKind("by_eight", "eight to one", rule=FIRST_DRAWN, draw=by_eight, splits=True)
         patch.setitem(routers.ROUTERS, "by_eight", kind)
         patch.setitem(reference_systems.ROUTERS, "by_eight", reference_systems.Routing(in_turn_by_eight))
@@ -71,6 +76,18 @@ def test_a_policy_behind_routers(memory: str) -> None:
     @given(system_batches(max_systems=4, system="colocated", memory=memory, policy="static", order="arrival"))
     def check(cases: list[SystemCase]) -> None:
         check_results(run_systems(systems_of(cases)), cases)
+
+    check()
+
+
+@pytest.mark.parametrize("policy", ["mixed", "chunked", "prefill_first", "static"])
+def test_an_order(policy: str) -> None:
+    @few
+    @given(st.lists(lane_cases(policy=policy, paged=True, order="longest_prompt"), min_size=1, max_size=5))
+    def check(cases: list[LaneCase]) -> None:
+        results = run_systems(lanes_of(cases), step_log=range(0, len(cases), 2))
+        for i, case in enumerate(cases):
+            check_against_reference(results.result(i), case, results.step_logs.get(i))
 
     check()
 
