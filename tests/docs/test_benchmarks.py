@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from servesweep.kernels.phases import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +32,7 @@ def test_table_and_comparison(tmp_path):
     assert (table["loops"] > 0).all()
     assert (table["events_per_request"] > 0.5).all()
     shares = table.filter(like="_share")
-    assert shares.shape[1] == 12
+    assert shares.shape[1] == len(NAMES) + 2  # and between them, and outside the engine
     assert shares.sum(axis=1).tolist() == pytest.approx([1] * 5)
     assert (shares >= 0).all(axis=None)
     again = benchmarks(*size, "--compare", str(tmp_path / "old.parquet"))
