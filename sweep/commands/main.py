@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         if isinstance(error, RunStopped):
             say(str(error))
-            say(_resume(arguments))
+            say(_resume(arguments, error.alone))
             return EXIT_UNEXPECTED
         if isinstance(error, SearchStopped):
             say(str(error))
@@ -81,9 +81,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_UNEXPECTED
 
 
-def _resume(arguments: Sequence[str] | None) -> str:
-    """How to go on after a run that stopped: the same command, which finds what is there."""
+def _resume(arguments: Sequence[str] | None, alone: bool = False) -> str:
+    """How to go on after a run that stopped: the same command, which finds what is there; `alone`: with one worker."""
     given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
+    if alone:
+        words = iter(given)
+        given = [w for w in words if not (w == "--workers" and next(words, "")) and not w.startswith("--workers=")]
+        given += ["--workers", "1"]
     return f"go on with: {' '.join(map(_quoted, ['servesweep', *given]))}"
 
 

@@ -19,10 +19,11 @@ from ..experiment.plan import Plan, expand
 from ..experiment.reader import load_experiment
 from ..experiment.tables import ConfigError, Experiment
 from ..measures.slo import SLO, SLOS, slo_table
-from ..runner.backends import BackendLost, InProcess, Processes, iter_outcomes
+from ..runner.backends import BackendLost, InProcess, iter_outcomes
 from ..runner.batches import MAX_BATCH_CELLS, estimate, make_batches
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..runner.execution import choose_workers
+from ..runner.processes import Processes
 from ..runner.progress import Progress, Silent
 from ..runner.tasks import TaskResult, make_task
 from ..serving.early_stop import EarlyStopCriterion

@@ -1,29 +1,26 @@
-"""Where tasks run: in this process, in processes of this machine by joblib, or on a cluster (`clusters`).
+"""Where tasks run: in this process, in processes of this machine (`processes`), or on a cluster (`clusters`).
 
-`iter_outcomes` is what a sweep needs of all of them: outcomes as they end, and none lost when a worker dies. joblib
-ends the whole call then, whoever is guilty. So the tasks that had no outcome run again: together, for it may have been
-bad luck; then in halves, until the one that kills its worker is alone; then its own halves.
+`iter_outcomes` is what a sweep needs of all of them: outcomes as they end, and none lost when a worker dies. A backend
+then gives up all that runs, whoever is guilty. So the tasks that had no outcome run again: together, for it may have
+been bad luck; then in halves, until the one that kills its worker is alone; then its own halves.
+
+No task is blamed when workers cannot start, as at the limit of processes or without shared memory: where nothing has
+shown that they can, a worker must say hello first, and when none does, the backend is lost.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from ..streams import workable
-from .loky_insides import a_worker_died, close_own_end_of_outcomes, exit_codes, is_cut_off, running_workers
+from .loky_insides import exit_codes, is_cut_off
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_WATCH_S = 0.5  # between two looks of a worker at its parent, and of the parent at its workers
-_NOTICE_S = 5.0  # in which joblib notices the death of a worker, if it does
 _HOPELESS = 5  # tasks that each end their worker, alone, before anything has an outcome: it is not the tasks
 
 
@@ -38,6 +35,22 @@ class Work(Protocol[T_co]):
 
     def failed(self, error: str) -> T_co:
         """The outcome when this work kills its worker."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Work for a worker that has started, and that can read what tasks of this kind are."""
+
+    kind: type
+
+    def run(self) -> None:
+        return None
+
+    def halves(self) -> tuple[Self, ...]:
+        return ()
+
+    def failed(self, error: str) -> None:
+        return None
 
 
 class WorkerDied(Exception):
@@ -100,12 +113,13 @@ class Backend(Protocol):
 def iter_outcomes(tasks: Iterable[Work[T]], backend: Backend) -> Generator[T, None, None]:
     """Outcomes of tasks as they end, in any order. Closing it stops the workers.
 
-    A task that kills its worker is halved until its guilty parts are alone; for them it gives `failed`.
-    BackendLost when the backend cannot go on.
+    A task that kills its worker is halved until its guilty parts are alone; for them it gives `failed`, but only after
+    another outcome or in the end. BackendLost when the backend cannot go on, as when no worker can start.
     """
     stream = iter(tasks)
     suspects: list[list[Work[T]]] = []  # groups of tasks that have lost a worker
-    any_ended, killers = False, 0
+    blamed: list[T] = []  # outcomes of those that kill their workers, held back
+    starts = any_ended = False  # whether a worker is known to have started, and a task to have ended
     while True:
         group = suspects.pop() if suspects else None
         source = stream if group is None else iter(group)
@@ -114,28 +128,52 @@ def iter_outcomes(tasks: Iterable[Work[T]], backend: Backend) -> Generator[T, No
             with closing(backend.results(feed)) as results:
                 for number, outcome in results:
                     del feed.open[number]
-                    any_ended = True
+                    starts = any_ended = True
                     yield outcome
+                    while blamed:
+                        yield blamed.pop(0)
             if group is None:
+                yield from blamed
                 return
             continue
         except WorkerDied as death:
             left, reason = feed.stop(), str(death)
             if feed.error is not None:
                 raise feed.error from None
+        left += source if group is not None else ()
+        parts = [[part] for task in left for part in task.halves()] if len(left) == 1 else []
+        is_guilty = group is not None and len(left) == 1 and not parts
+        if is_guilty or not (starts and left):
+            _hear_hello(backend, left, reason)
+            starts = True
         if group is None:
             suspects += [left] if left else []
-            continue
-        left += source
-        if len(left) > 1:
+        elif len(left) > 1:
             suspects += [left[len(left) // 2 :], left[: len(left) // 2]]
-        elif parts := [[part] for task in left for part in task.halves()]:
+        elif parts:
             suspects += reversed(parts)
         else:
-            yield from (task.failed(reason) for task in left)
-            killers += 1
-            if killers == _HOPELESS and not any_ended:
-                raise BackendLost(f"{killers} tasks in a row ended their worker, and none has an outcome: {reason}")
+            blamed += [task.failed(reason) for task in left]
+            if any_ended:
+                yield from blamed
+                blamed.clear()
+            elif len(blamed) == _HOPELESS:
+                raise BackendLost(f"{_HOPELESS} tasks in a row ended their worker, and none has an outcome: {reason}")
+
+
+def _hear_hello(backend: Backend, left: Sequence[Work[Any]], reason: str) -> None:
+    """See that a worker starts; BackendLost, with the reason why one has ended, when none does."""
+    feed: Feed[None] = Feed(iter([Hello(type(left[0]) if left else type(None))]))
+    heard = False
+    try:
+        with closing(backend.results(feed)) as results:
+            for number, _ in results:
+                del feed.open[number]
+                heard = True
+    except WorkerDied:
+        pass
+    if not heard:
+        raise BackendLost(f"no worker can start: {reason}")
 
 
 class InProcess:
@@ -151,113 +189,6 @@ class InProcess:
         pass
 
 
-class Processes:
-    """Worker processes on this machine, by joblib's loky. They end with this process, however it ends."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def results(self, feed: Feed[T]) -> Generator[tuple[int, T], None, None]:
-        from joblib import Parallel, delayed, parallel_config
-
-        watch = {"initializer": end_with, "initargs": (os.getpid(),)}
-        with parallel_config("loky", inner_max_num_threads=1, **watch):
-            parallel = Parallel(n_jobs=self.workers, return_as="generator_unordered", batch_size=1)
-            outcomes, over = None, threading.Event()
-            try:
-                with interrupts(), _interrupts_blocked(), workable():
-                    outcomes = parallel(delayed(run_numbered)(number, task) for number, task in feed)
-                threading.Thread(target=_watch_workers, args=(parallel, over), daemon=True).start()
-                while True:
-                    with interrupts(lambda: _kill_workers(parallel)):
-                        result = next(outcomes, None)
-                    if result is None:
-                        return
-                    yield result
-            except Exception as error:
-                raise WorkerDied(worker_reason(error)) from None
-            finally:
-                over.set()
-                running = bool(feed.stop())
-                if outcomes is not None:
-                    with suppress(Exception), warnings.catch_warnings():  # stopping is no part of the result
-                        warnings.simplefilter("ignore")
-                        while running and _kill_workers(parallel) and next(outcomes, None) is not None:
-                            pass
-                        outcomes.close()
-
-    def close(self) -> None:
-        pass
-
-
-def end_with(parent: int) -> None:
-    """Have this worker end soon after its parent has, which may have been killed and could not tell."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_S)
-        os._exit(1)
-
-    with suppress(OSError):
-        os.dup2(2, 1)  # stdout is for results: what a library prints here goes to stderr
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _kill_workers(parallel: Any) -> int:
-    """Kill all workers, and return how many. joblib learns of it as of any other death.
-
-    Its own way takes down what workers need to start, and those that still do would print where they were.
-    """
-    workers = running_workers()
-    for process in workers:
-        if process.pid is not None:
-            with suppress(OSError):  # it has ended by itself
-                os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    # One may have died in the middle of a large outcome. The rest of it is waited for as long as somebody could write
-    # it, and this process holds that end of the pipe, too.
-    with suppress(AttributeError, OSError):
-        close_own_end_of_outcomes(parallel)
-    return len(workers)
-
-
-def _watch_workers(parallel: Any, over: threading.Event) -> None:
-    """Kill the others when a worker has died and that is not noticed, as in the middle of a large outcome."""
-    while not over.wait(_WATCH_S):
-        with suppress(AttributeError):
-            if a_worker_died(parallel) and not over.wait(_NOTICE_S):
-                _kill_workers(parallel)
-                return
-
-
-@contextmanager
-def interrupts(stop: Callable[[], object] | None = None) -> Iterator[None]:
-    """In the block, Ctrl-C calls `stop`, which should make it end; and then is raised, whatever error that led to.
-
-    Without `stop`, Ctrl-C waits for the end of the block.
-    """
-    ours = threading.current_thread() is threading.main_thread()  # no other is interrupted
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    caught = []
-
-    def interrupt(*_: object) -> None:
-        caught.append(True)
-        if stop is not None and (not stop() or len(caught) > 1):
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except Exception:
-        if not caught:
-            raise
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if caught:
-        raise KeyboardInterrupt
-
-
 def run_numbered(number: int, task: Work[T]) -> tuple[int, T]:
     """What a worker calls."""
     return number, task.run()
@@ -270,23 +201,12 @@ def worker_reason(error: BaseException) -> str:
         return f"WorkerDied: the worker process ended in the middle, with exit code {codes}"
     if is_cut_off(str(error)):  # outcomes pickle, but one of them was cut off
         return "WorkerDied: the worker process ended while it handed over its outcome"
+    # What joblib could not clean up after an error is no reason.
+    while isinstance(error.__context__, Exception) and not error.__suppress_context__:
+        error = error.__context__
+    return short_reason(error)
+
+
+def short_reason(error: BaseException) -> str:
+    """An error in a line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C never comes to processes started in the block: they inherit what is blocked.
-
-    A terminal sends it to the workers too, which would each print where they were.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # starting this process later would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

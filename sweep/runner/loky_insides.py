@@ -34,6 +34,53 @@ def a_worker_died(parallel: Any) -> bool:
     return any(process.exitcode not in (None, 0) for process in workers)
 
 
+def is_managed(parallel: Any) -> bool:
+    """Whether the thread runs that hands the tasks of a `joblib.Parallel` to its workers, or has not been needed yet.
+
+    It ends by an error where no more threads or files can be had; the outcomes would be waited for ever.
+
+    Raises
+    ------
+    AttributeError
+        When the workers have been let go already.
+    """
+    thread = parallel._backend._workers._executor_manager_thread
+    return thread is None or thread.is_alive()
+
+
+def give_up(parallel: Any) -> None:
+    """Have a `joblib.Parallel` that is not managed any more stop waiting.
+
+    Raises
+    ------
+    AttributeError
+        When its workers have been let go already.
+    """
+    parallel._backend._workers._flags.flag_as_broken(RuntimeError("not managed"))
+    parallel._exception = parallel._aborting = True
+
+
+def forget_unmanaged_workers() -> None:
+    """Have the next `joblib.Parallel` begin with new workers when the thread that hands out tasks has ended, or could
+    not start: loky would use the old ones again, or wait for that thread."""
+    from joblib.externals.loky import reusable_executor
+
+    executor = reusable_executor._executor
+    thread = getattr(executor, "_executor_manager_thread", None)
+    if thread is not None and not thread.is_alive():
+        executor._executor_manager_thread = reusable_executor._executor = None
+
+
+def start_trackers() -> None:
+    """Start the processes that remove semaphores and folders should this one not come to it, before there are any."""
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as of_loky
+
+    resource_tracker.ensure_running()
+    of_loky.ensure_running()
+
+
 def close_own_end_of_outcomes(parallel: Any) -> None:
     """Close this process's writing end of the pipe of outcomes, so that reading from it ends with the last worker.
 

@@ -100,9 +100,10 @@ class RunStopped(RuntimeError):
         The run as far as it came.
     """
 
-    def __init__(self, run: Run, reason: str, advice: str | None = None) -> None:
+    def __init__(self, run: Run, reason: str, advice: str | None = None, *, alone: bool = False) -> None:
         super().__init__(f"stopped: {reason}; {_kept(run) if advice is None else f'{_ended(run)}; {advice}'}")
         self.run = run
+        self.alone = alone  # whether it would go on with one worker, which is this process
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

@@ -198,8 +198,8 @@ def run_plan(
         except KeyboardInterrupt:
             interrupted = True
         except BackendLost as error:
-            execution.finish()
-            raise RunStopped(execution.run(), str(error)) from None
+            run = execution.finish() if execution.any_ended else execution.run()
+            raise RunStopped(run, str(error), alone=backend == "local") from None
         # An interrupted run without a result leaves the tables of an earlier one in place.
         run = execution.run() if interrupted and not execution.any_ended else execution.finish()
         if interrupted:

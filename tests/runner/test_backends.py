@@ -11,7 +11,8 @@ pytestmark = pytest.mark.process
 SCRIPT = """
 import os, signal, sys, threading, time
 from dataclasses import dataclass
-from servesweep.runner.backends import Processes, iter_outcomes
+from servesweep.runner.backends import iter_outcomes
+from servesweep.runner.processes import Processes
 
 
 @dataclass
