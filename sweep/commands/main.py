@@ -71,6 +71,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             return EXIT_UNEXPECTED
         if isinstance(error, SearchStopped):
             say(str(error))
+            if error.alone:
+                say(_resume(arguments, alone=True))
             return EXIT_UNEXPECTED
         if isinstance(error, ConfigError):
             say(str(error))

@@ -78,7 +78,18 @@ class Goodput:
 
 
 class SearchStopped(RuntimeError):
-    """A search whose tables cannot be written, though nothing is wrong with the experiment: a full disk."""
+    """A search that could not go on, though nothing is wrong with the experiment: a full disk, workers that cannot
+    start.
+
+    Attributes
+    ----------
+    alone
+        Whether it would come to its end with one worker, which is this process.
+    """
+
+    def __init__(self, text: str, *, alone: bool = False) -> None:
+        super().__init__(text)
+        self.alone = alone
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -150,7 +161,7 @@ def find_goodput(
     SearchInterrupted
         A KeyboardInterrupt, on Ctrl-C, after the finished rounds were written.
     SearchStopped
-        When the tables cannot be written.
+        When the tables cannot be written, or no worker can start.
     """
     options = GoodputOptions(
         attainment=attainment, lo=lo, hi=hi, iters=iters, rel_tol=rel_tol, find_upper=find_upper, joint=joint
@@ -256,7 +267,6 @@ def search_plan(
             outcomes: list[TaskResult] = []
             stopping = searches.stopping(wanted)
             tasks = (make_task(probes, batch, set(), set(), stopping=stopping) for batch in batches)
-            death = None
             try:
                 with closing(iter_outcomes(tasks, backend)) as ended:  # closing it stops the workers
                     outcomes.extend(ended)
@@ -264,9 +274,10 @@ def search_plan(
                 interrupted = True
                 break
             except BackendLost as error:
-                death = str(error)
+                kept = f"the rates of {len(rounds)} rounds are in {directory}" if rounds else "nothing was written"
+                raise SearchStopped(f"stopped: {error}; {kept}", alone=True) from None
             before = searches.decisions
-            searches.add(wanted, outcomes, len(rounds) + 1, death)
+            searches.add(wanted, outcomes, len(rounds) + 1)
             cpu_s = sum(outcome.cpu_s for outcome in outcomes)
             wall_s = time.perf_counter() - begun
             rounds.append({"probes": len(wanted), "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)})

@@ -109,20 +109,15 @@ class Searches:
         )
         return Stopping(self.criterion, on_pass, on_fail)
 
-    def add(self, wanted: Sequence[Wanted], outcomes: Sequence[TaskResult], number: int, death: str | None) -> None:
+    def add(self, wanted: Sequence[Wanted], outcomes: Sequence[TaskResult], number: int) -> None:
         """Take in the outcomes of a round and let every search walk as far as they lead."""
-        ended: set[int] = set()
         for outcome in outcomes:
-            ended.update(outcome.positions)
             for place, error in outcome.errors.items():
                 self.errors.setdefault(wanted[place].at, error)
             for i, place in enumerate(outcome.positions):
                 if place not in outcome.errors:
                     values = {name: float(column[i]) for name, column in outcome.measures.items()}
                     self._keep(wanted[place], values, outcome.stopped.get(place), number)
-        if death is not None:
-            for place in set(range(len(wanted))) - ended:
-                self.errors.setdefault(wanted[place].at, death)
         for at in self.states:
             self.states[at], self.asked[at] = walked(self.start, self.attained[at], self.target)
 

@@ -144,7 +144,7 @@ def iter_outcomes(tasks: Iterable[Work[T]], backend: Backend) -> Generator[T, No
         parts = [[part] for task in left for part in task.halves()] if len(left) == 1 else []
         is_guilty = group is not None and len(left) == 1 and not parts
         if is_guilty or not (starts and left):
-            _hear_hello(backend, left, reason)
+            _hear_hello(backend, left, None if starts else reason)
             starts = True
         if group is None:
             suspects += [left] if left else []
@@ -161,8 +161,8 @@ def iter_outcomes(tasks: Iterable[Work[T]], backend: Backend) -> Generator[T, No
                 raise BackendLost(f"{_HOPELESS} tasks in a row ended their worker, and none has an outcome: {reason}")
 
 
-def _hear_hello(backend: Backend, left: Sequence[Work[Any]], reason: str) -> None:
-    """See that a worker starts; BackendLost, with the reason why one has ended, when none does."""
+def _hear_hello(backend: Backend, left: Sequence[Work[Any]], reason: str | None) -> None:
+    """See that a worker starts; BackendLost when none does, with the reason that is given, or that of this one."""
     feed: Feed[None] = Feed(iter([Hello(type(left[0]) if left else type(None))]))
     heard = False
     try:
@@ -170,8 +170,8 @@ def _hear_hello(backend: Backend, left: Sequence[Work[Any]], reason: str) -> Non
             for number, _ in results:
                 del feed.open[number]
                 heard = True
-    except WorkerDied:
-        pass
+    except WorkerDied as death:
+        reason = reason or str(death)
     if not heard:
         raise BackendLost(f"no worker can start: {reason}")
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import TARGET
@@ -99,9 +100,14 @@ class Progress(Silent):
                 redirect_stdout=is_terminal(sys.stdout),  # of a file or a pipe it would take what is printed
             )
             self._bar.add_task("simulating", total=1.0, text=self._text())
-            self._bar.start()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-        self._thread.start()
+        try:
+            if self._bar is not None:
+                self._bar.start()
+            thread = threading.Thread(target=self._tick, daemon=True)
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # no more threads can be had: nothing is shown
+            pass
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +115,8 @@ class Progress(Silent):
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(RuntimeError):  # its own thread may not have started
+                self._bar.stop()
 
     def advance(self, cells: int, failed: int, expected_s: float, best: str = "") -> None:
         self.best = best

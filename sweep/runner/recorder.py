@@ -100,7 +100,7 @@ class Recorded:
         for cell_id in ids:
             path, begin, end = self._places[cell_id]
             if path not in files:
-                files[path] = read_table(path)
+                files[path] = read_table(path, threads=False)
             pieces.append(files[path].slice(begin, end - begin))
         # Dictionaries of the pieces name cells in other orders: this one names them in the order of the table.
         index = np.repeat(np.arange(len(ids), dtype=np.int32), [len(piece) for piece in pieces])

@@ -21,9 +21,9 @@ class UnreadableTable(ValueError):
     """A file that cannot be read as Parquet."""
 
 
-def read_table(path: Path) -> pa.Table:
-    """All of a Parquet file; UnreadableTable otherwise."""
-    return _from_file(path, pq.ParquetFile.read)
+def read_table(path: Path, *, threads: bool = True) -> pa.Table:
+    """All of a Parquet file; UnreadableTable otherwise. Where no more threads can be had, pyarrow may wait for ever."""
+    return _from_file(path, lambda file: file.read(use_threads=threads))
 
 
 def read_schema(path: Path) -> pa.Schema:
