@@ -10,12 +10,13 @@ import itertools
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from .escapes import one_line
 
 MOST_PROBLEMS = 10  # of an error
+MOST_VALUES = 5  # of one key, each told as a problem
 MOST_LISTED = 8  # values of a list
 MOST_NAMES = 40  # known names: all of a catalogue
 MOST_CHARACTERS = 600  # of a problem
@@ -56,7 +57,7 @@ def listed(items: Iterable[Any], most: int = MOST_LISTED) -> str:
     return ", ".join([*map(str, items[:most]), *more])
 
 
-def nearest_numbers(wanted: int, known: Sequence[int]) -> list[int]:
+def nearest_numbers(wanted: int, known: Collection[int]) -> list[int]:
     """Known numbers as they are to be listed: in order, or where they are too many the nearest first."""
     return sorted(known) if len(known) <= MOST_LISTED else sorted(known, key=lambda one: (abs(one - wanted), one))
 

@@ -105,9 +105,10 @@ def workload_texts(plan: Plan) -> list[str]:
     return list(dict.fromkeys(cell.traffic.description for cell in plan.cells))
 
 
-def format_workloads(texts: list[str]) -> str:
-    """The first workload's description, and how many others there are."""
-    return texts[0] + (f"\nand {len(texts) - 1} more like it" if len(texts) > 1 else "")
+def format_workloads(texts: Sequence[str], number: int | None = None) -> str:
+    """The first workload's description, and how many others there are; `number` in all, where not all have a text."""
+    more = (len(texts) if number is None else number) - 1
+    return texts[0] + (f"\nand {more:,} more like it" if more else "")
 
 
 def column_list(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from ..streams import printing, say, tell
@@ -17,9 +18,12 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..experiment.plan import Plan
+    from ..experiment.outline import Outline
+    from ..experiment.tables import Experiment
     from ..runner.batches import Estimate
     from .options import Commands
+
+_REASONS = 100  # in JSON
 
 
 def add(commands: Commands) -> None:
@@ -97,9 +101,9 @@ def _run(options: argparse.Namespace) -> int:
         steps=options.steps,
         instances=options.instances,
     )
-    plan = expand(experiment)
     if options.dry_run:
-        return _dry_run(plan, options)
+        return _dry_run(experiment, options)
+    plan = expand(experiment)
 
     from ..analysis.ranking import best_by_policy, best_json
     from ..analysis.verdicts import format_rejections, format_slos, format_verdict
@@ -152,15 +156,16 @@ def _run(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
-    from ..runner.batches import estimate, make_batches
+def _dry_run(experiment: Experiment, options: argparse.Namespace) -> int:
+    from ..experiment.outline import outline
+    from ..runner.batches import estimate_outline
     from ..runner.directory import check_directory, output_directory
-    from ..runner.execution import choose_workers
+    from ..runner.execution import workers_of_outline
 
-    check_directory(output_directory(plan.experiment, options.out))
-    workers = choose_workers(plan, plan.feasible, options.workers)
-    batches = make_batches(plan, plan.feasible, workers, _max_batch_cells(options))
-    facts = plan_json(plan, estimate(plan, batches, workers), workers)
+    found = outline(experiment)
+    check_directory(output_directory(experiment, options.out))
+    workers = workers_of_outline(found, options.workers)
+    facts = plan_json(found, estimate_outline(found, workers, _max_batch_cells(options)), workers)
     if options.json:
         print_json(facts)
     else:
@@ -168,20 +173,20 @@ def _dry_run(plan: Plan, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def plan_json(plan: Plan, estimate: Estimate, workers: int) -> dict[str, Any]:
+def plan_json(found: Outline, estimate: Estimate, workers: int) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    reasons: dict[str, int] = {}
-    for cell in plan.cells:
-        if cell.spec.infeasible is not None:
-            reasons[cell.spec.infeasible] = reasons.get(cell.spec.infeasible, 0) + 1
+    from ..experiment.sizes import axes
+
     return {
-        "name": plan.experiment.name,
-        "axes": {key: list(values) for key, values in plan.axes.items()},
-        "workloads": workload_texts(plan),
-        "cells": len(plan.cells),
-        "feasible": len(plan.feasible),
-        "infeasible": reasons,
-        "requests": sum(len(plan.cells[at].traffic.workload) for at in plan.feasible),
+        "name": found.experiment.name,
+        "axes": {key: list(values) for key, values in axes(found.experiment).items()},
+        "workloads": list(found.workloads),
+        "n_workloads": found.n_workloads,
+        "cells": found.cells,
+        "feasible": found.feasible,
+        "is_exact": found.is_exact,
+        "infeasible": dict(itertools.islice(found.infeasible.items(), _REASONS)),
+        "requests": found.simulated_requests,
         "workers": workers,
         "estimated_cpu_s": round(estimate.cpu_s, 1),
         "estimated_wall_s": round(estimate.wall_s, 1),
@@ -192,15 +197,21 @@ def plan_json(plan: Plan, estimate: Estimate, workers: int) -> dict[str, Any]:
 def format_plan(facts: dict[str, Any]) -> str:
     """`plan_json` for people."""
     from ..analysis.selection import short_text
+    from ..messages import MOST_PROBLEMS
 
-    lines = [f"{facts['name']}: {facts['cells']:,} cells, {facts['feasible']:,} of them feasible"]
+    about = "" if facts["is_exact"] else "about "
+    lines = [f"{facts['name']}: {facts['cells']:,} cells, {about}{facts['feasible']:,} of them feasible"]
     for name, values in facts["axes"].items():
-        shown = [short_text(value) for value in values]
-        if len(shown) > 12:
-            shown = [*shown[:6], "...", *shown[-3:]]
-        lines.append(f"  {name} ({len(values)}): {', '.join(shown)}")
-    lines += [f"  infeasible, {count:,} cells: {reason}" for reason, count in facts["infeasible"].items()]
-    lines += [f"  {line}" for line in format_workloads(facts["workloads"]).splitlines()]
+        shown = [short_text(value) for value in (values if len(values) <= 12 else [*values[:6], *values[-3:]])]
+        if len(values) > 12:
+            shown.insert(6, "...")
+        lines.append(f"  {name} ({len(values):,}): {', '.join(shown)}")
+    reasons = list(facts["infeasible"].items())[:MOST_PROBLEMS]
+    lines += [f"  infeasible, {about}{count:,} cells: {reason}" for reason, count in reasons]
+    rest = facts["cells"] - facts["feasible"] - sum(count for _, count in reasons)
+    if rest:
+        lines.append(f"  infeasible, {about}{rest:,} cells: for other reasons")
+    lines += [f"  {line}" for line in format_workloads(facts["workloads"], facts["n_workloads"]).splitlines()]
     lines.append(
         f"Estimate: {facts['requests']:,} requests, {facts['estimated_cpu_s']:g} s of CPU, "
         f"{facts['estimated_wall_s']:g} s with {facts['workers']} worker{'s' if facts['workers'] > 1 else ''}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..messages import nearest
+from ..messages import nearest, shown
 from .keys import column_of, key_names
 from .tables import ROLE_TABLES, TABLES
 
@@ -45,4 +45,4 @@ def check_columns(selection: str) -> None:
     ]
     for column in conditions(selection):
         if column not in columns:
-            raise ValueError(f"{selection!r}: unknown column {column!r}{nearest(column, columns)}")
+            raise ValueError(f"{shown(selection)}: unknown column {shown(column)}{nearest(column, columns)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 from .. import checks
 from ..checks import MAX_TOKENS
-from ..messages import MOST_PROBLEMS, clipped, nearest, shown_as_toml
+from ..hardware import catalogue
+from ..messages import MOST_PROBLEMS, MOST_VALUES, clipped, nearest, shown_as_toml
 from ..workloads.workload import MAX_SIGMA, LognormalLen
 from .cell_selection import check_columns
-from .combinations import clashes, defaults
+from .combinations import clashes, defaults, impossible_degrees
 from .keys import Key, deciders, key_names, key_of, unmet
-from .tables import TABLES, TRACE_COLUMNS, ConfigError, Experiment
+from .tables import ROLE_TABLES, TABLES, TRACE_COLUMNS, ConfigError, Experiment
 from .toml_lines import line_of
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
@@ -126,7 +128,7 @@ class Checker:
             read[value] = read.get(value, 0) + 1
             if read[value] == 2 and value is not None:
                 self.wrong(path, item, "is given twice")
-            if len(self.problems) - before >= MOST_PROBLEMS:
+            if len(self.problems) - before >= MOST_VALUES:
                 rest = len(items) - place - 1
                 if rest:
                     self.problem(path, f": its other {rest:,} values were not looked at")
@@ -248,6 +250,7 @@ class Checker:
         if self.sound("system", "kind") and self.sound("scheduler", "policy", "memory"):
             for key, values, message in clashes(read["system"], scheduler):
                 self.wrong(("scheduler", key), values[0] if len(values) == 1 else values, message)
+        self.degrees(read)
         if not unmet(read, "scheduler", "token_budget") and self.sound("scheduler", "token_budget", "max_running"):
             budget, running = min(scheduler.token_budget), max(scheduler.max_running)
             if budget < running:
@@ -260,6 +263,22 @@ class Checker:
                 self.problem(("output", key), f" = {error}")
         if self.sound("slo", "warmup", "cooldown") and slo.warmup + slo.cooldown >= 1:
             self.wrong(("slo", "warmup"), slo.warmup, f"must leave requests: below 1 with cooldown = {slo.cooldown:g}")
+
+    def degrees(self, read: Mapping[str, Any]) -> None:
+        """Degrees of tensor and pipeline parallelism that no cell could have."""
+        if not self.sound("instance", "model"):
+            return
+        models = [catalogue.model(name) for name in read["instance"].model]
+        for table in ("instance", *ROLE_TABLES):
+            for key in ("tp", "pp"):
+                held = [n for n in getattr(read[table], key) if n is not None]
+                if not models or not self.sound(table, key) or unmet(read, table, key):
+                    continue
+                wrong = impossible_degrees(models, key, held)
+                for n, must in itertools.islice(wrong.items(), MOST_VALUES):
+                    self.wrong((table, key), n, must)
+                if len(wrong) > MOST_VALUES:
+                    self.problem((table, key), f": {len(wrong) - MOST_VALUES:,} more of its values are wrong")
 
 
 def _no_file(path: Path) -> str | None:

@@ -1,10 +1,13 @@
-"""Which system, batching policy and KV memory go together, and the defaults that follow (docs/experiment-keys.md)."""
+"""Which system, batching policy and KV memory go together, which degrees a model can have, and the defaults that follow
+(docs/experiment-keys.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..hardware.parts import Model
+from ..messages import listed
 from ..serving.policies import MEMORIES, POLICIES
 from ..serving.system_kinds import SYSTEMS
 from .tables import SchedulerTable, SystemTable
@@ -51,6 +54,23 @@ def clashes(system: SystemTable, scheduler: SchedulerTable) -> list[tuple[str, l
             other = f"policy = {_quoted(scheduler.policy)}" if some_kind else f"system.kind = {_quoted(system.kind)}"
             found.append(("memory", [memory], f"cannot be with {other}"))
     return found
+
+
+def no_layout(model: Model, tp: int, pp: int) -> str | None:
+    """Why no engine spreads a model over `tp` chips a stage and `pp` stages; None where they do."""
+    if model.n_heads % tp:
+        return f"tp = {tp} does not divide the {model.n_heads} attention heads of {model.name}"
+    if pp > model.n_layers:
+        return f"pp = {pp} is more than the {model.n_layers} layers of {model.name}"
+    return None
+
+
+def impossible_degrees(models: Sequence[Model], key: str, values: Sequence[int]) -> dict[int, str]:
+    """Values of "tp" or "pp" that no layout of any of these models has, each with what it must be."""
+    counts = [(model.name, model.n_heads if key == "tp" else model.n_layers) for model in models]
+    what = "divide the attention heads" if key == "tp" else "be at most the layers"
+    must = f"must {what} of the model: {listed(f'{name} has {count}' for name, count in counts)}"
+    return {n: must for n in values if all(count % n if key == "tp" else n > count for _, count in counts)}
 
 
 def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:

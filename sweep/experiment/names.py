@@ -36,7 +36,8 @@ def listed() -> dict[str, dict[str, str]]:
         "chips": {
             c.name: f"{c.bf16_flops / 1e12:,.0f} TFLOP/s bf16, "
             + (f"{c.fp8_flops / 1e12:,.0f} fp8, " if c.fp8_flops else "no fp8, ")
-            + f"{c.mem_bytes / 1e9:,.0f} GB at {c.mem_bytes_per_s / 1e12:.2f} TB/s"
+            + f"{catalogue.printed_gb(c.name)} GB ({c.mem_bytes / 1e9:.1f}e9 bytes) at "
+            + f"{c.mem_bytes_per_s / 1e12:.2f} TB/s"
             for c in chips
         },
         "links": {x.name: f"{x.bytes_per_s / 1e9:g} GB/s, {1e6 * x.alpha_s:g} us" for x in links},

@@ -8,37 +8,24 @@ experiment. No two cells of a plan have the same id.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..measures.slo import SLOS
+from ..messages import listed, shown
 from ..serving.system import System
-from ..workloads.workload import LognormalLen, Workload, drawn_priority, make_workload
 from .cell_selection import check_columns, conditions, is_written
-from .keys import column_of, key_names
+from .sizes import axes, check_size
 from .specs import SYSTEM_TABLES, SystemSpec, make_specs, points
-from .tables import TABLES, ConfigError, Experiment, WorkloadTable
+from .tables import ConfigError, Experiment
+from .traffic import SweepTraffic, Traces, make_traffics, unusable
 
 RULES_VERSION = 1  # goes up when the simulator gives another answer for the same cell
-
-
-@dataclass(frozen=True, eq=False)
-class SweepTraffic:
-    """Requests at a mean rate of 1 request/s, shared by every cell that meets them.
-
-    columns      values of their columns in the cells table
-    identity     what decides these requests, for the content id
-    description  what they are, in a few lines
-    """
-
-    workload: Workload
-    columns: Mapping[str, Any]
-    identity: Mapping[str, Any]
-    description: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,13 +68,7 @@ class Plan:
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Keys with more than one value, and their values."""
-        entries = {
-            column_of(table, key).replace("_slo_s", "_ms"): value
-            for table in TABLES
-            for key, value in vars(getattr(self.experiment, table)).items()
-            if self.experiment.in_use(table, key)
-        }
-        return {key: value for key, value in entries.items() if isinstance(value, tuple) and len(value) > 1}
+        return axes(self.experiment)
 
     def select(self, selection: str) -> list[int]:
         """Positions of the cells that a text chooses.
@@ -103,12 +84,14 @@ class Plan:
         if conditions(selection):
             return self._where(selection)
         chosen = set()
+        ids = sorted((cell.cell_id, at) for at, cell in enumerate(self.cells))
         for part in parts:
-            found = [at for at, cell in enumerate(self.cells) if part and cell.cell_id.startswith(part)]
+            begin, end = (bisect.bisect_left(ids, (part + last,)) for last in ("", "\U0010ffff"))
+            found = [at for _, at in ids[begin:end]] if part else []
             if len(found) != 1:
                 many = f"{len(found)} cell ids begin" if found else "no cell id begins"
                 raise ValueError(
-                    f"{selection!r}: {many} with {part!r}: must be "
+                    f"{shown(selection)}: {many} with {shown(part)}: must be "
                     '"all", cell ids, or conditions such as policy=chunked,block_size=16'
                 )
             chosen.update(found)
@@ -122,7 +105,7 @@ class Plan:
             if all(any(is_written(values[column], text) for text in texts) for column, texts in wanted.items()):
                 found.append(at)
         if not found:
-            raise ValueError(f"{selection!r}: chooses none of the {len(self.cells)} cells")
+            raise ValueError(f"{shown(selection)}: chooses none of the {len(self.cells)} cells")
         return found
 
 
@@ -141,13 +124,22 @@ def expand(experiment: Experiment) -> Plan:
     ConfigError for a trace that cannot be used, for a rate so small that requests would never arrive, for cells that
     come to the same, and when not a single cell can run.
     """
-    traffics = _traffics(experiment)
-    _check_rates(experiment, traffics)
+    plan = make_plan(experiment)
+    traffics = list({id(cell.traffic): cell.traffic for cell in plan.cells}.values())
+    _draw(experiment, traffics)
+    problems = _refused(plan)
+    if problems:
+        raise ConfigError(problems)
+    return plan
+
+
+def make_plan(experiment: Experiment, traces: Traces | None = None) -> Plan:
+    """The plan of `expand` with everything checked but the requests, of which none are drawn."""
+    check_size(experiment)
+    traffics = make_traffics(experiment, traces)
     specs, rates = make_specs(experiment), experiment.workload.request_rate_rps
     if all(spec.infeasible for spec in specs):
-        reasons = dict.fromkeys(spec.infeasible for spec in specs)
-        where = experiment.with_options(*SYSTEM_TABLES)
-        raise ConfigError([f"{where}: no cell can run: {reason}" for reason in reasons])
+        raise no_cell_can_run(experiment, [spec.infeasible for spec in specs if spec.infeasible])
     slos = {kind: _slos(experiment, kind) for kind in experiment.system.kind}
     cells = tuple(
         Cell(cell_id[:16], traffic, spec, slo, rate)
@@ -159,7 +151,7 @@ def expand(experiment: Experiment) -> Plan:
         )
     )
     plan = Plan(experiment, cells)
-    problems = _repeated(plan) + _refused(plan)
+    problems = _repeated(plan)
     for key, selection in vars(experiment.output).items():
         try:
             plan.select(selection if selection is not None else "all")
@@ -193,10 +185,18 @@ def _slos(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def _check_rates(experiment: Experiment, traffics: list[SweepTraffic]) -> None:
-    """ConfigError for rates at which a request would never arrive."""
+def no_cell_can_run(experiment: Experiment, reasons: Iterable[str]) -> ConfigError:
+    """The error for systems of which none can run."""
+    where = experiment.with_options(*SYSTEM_TABLES)
+    return ConfigError([f"{where}: no cell can run: {reason}" for reason in dict.fromkeys(reasons)])
+
+
+def check_rates(experiment: Experiment, last_s: float) -> None:
+    """ConfigError for rates at which a request would never arrive.
+
+    last_s  when the last one arrives at 1 request/s
+    """
     where = experiment.place("workload", "request_rate_rps")
-    last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
     problems = [
         f"{where}: workload.request_rate_rps = {rate!r}: is so small that the last request never arrives"
         for rate in experiment.workload.request_rate_rps
@@ -206,13 +206,22 @@ def _check_rates(experiment: Experiment, traffics: list[SweepTraffic]) -> None:
         raise ConfigError(problems)
 
 
+def _draw(experiment: Experiment, traffics: list[SweepTraffic]) -> None:
+    """Draw all requests, and check the rates against them."""
+    try:
+        last_s = max(float(traffic.workload.arrival_s.max(initial=0.0)) for traffic in traffics)
+    except ValueError as error:
+        raise unusable(experiment, error) from None
+    check_rates(experiment, last_s)
+
+
 def _repeated(plan: Plan) -> list[str]:
     """The problem of two cells that are the same: values of an axis that differ, but come to the same."""
     first: dict[str, int] = {}
     for at, cell in enumerate(plan.cells):
         before = first.setdefault(cell.cell_id, at)
         if before != at:
-            axes = ", ".join(f"{key} = {list(values)}" for key, values in plan.axes.items())
+            axes = listed(f"{key} = {shown(list(values))}" for key, values in plan.axes.items())
             where = plan.experiment.with_options("workload", *SYSTEM_TABLES, "slo")
             return [f"{where}: cells {before + 1} and {at + 1} are the same: must differ, in {axes}"]
     return []
@@ -255,100 +264,3 @@ def content_ids(identity: Mapping[str, Any], key: str, values: Iterable[Any]) ->
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _traffics(experiment: Experiment) -> list[SweepTraffic]:
-    """Every workload of the sweep at unit rate, built once."""
-    table = experiment.workload
-    traces: dict[int | None, tuple[Workload, str]] = {}
-    traffics = []
-    for point in points(table):
-        try:
-            if table.kind == "trace" and point["seed"] not in traces:
-                traces[point["seed"]] = _trace(table, point["seed"])
-            traffics.append(_traffic(table, point, traces))
-        except (ValueError, OSError) as error:
-            raise ConfigError([f"{_blamed(experiment, str(error))}: workload: {error}"]) from None
-    return traffics
-
-
-def _blamed(experiment: Experiment, error: str) -> str:
-    """Where the key came from that an error of the workload is about; with none, where the trace came from."""
-    key = "columns" if "columns names" in error else error.partition("=")[0].strip()
-    return experiment.place("workload", key if key in key_names(WorkloadTable) else "path")
-
-
-def _traffic(
-    table: WorkloadTable, point: Mapping[str, Any], traces: Mapping[int | None, tuple[Workload, str]]
-) -> SweepTraffic:
-    n, seed = point["n_requests"], point["seed"]
-    facts: dict[str, Any] = {"kind": table.kind, "n_requests": n, "seed": seed}
-    if table.kind == "conversation":
-        from ..workloads.conversation import conversation_workload
-
-        workload, name = conversation_workload(n, seed=seed), table.kind
-    elif table.kind == "synthetic":
-        assert table.prompt is not None
-        assert table.output is not None
-        cv = {} if point["cv"] is None else {"cv": point["cv"]}
-        workload = make_workload(n, 1.0, table.prompt, table.output, seed, point["arrivals"], **cv)
-        name = table.kind
-        lengths = {
-            key: asdict(length) if isinstance(length, LognormalLen) else length
-            for key, length in (("prompt", table.prompt), ("output", table.output))
-        }
-        facts |= {**lengths, "arrivals": point["arrivals"], **cv}
-    else:
-        recorded, description = traces[seed]
-        workload, name = _first(recorded, n).at_unit_rate(), recorded.name
-        # The seed counts although the requests do: where nothing is spread, all seeds give the same ones.
-        facts = {"kind": table.kind, "requests": _digest(workload), "seed": seed}
-    if point["urgent_share"] is not None:
-        assert seed is not None
-        workload = replace(workload, priority=drawn_priority(n, point["urgent_share"], seed))
-        facts["urgent_share"] = point["urgent_share"]
-    if table.kind != "trace":  # its span and rate at unit rate would only mislead
-        description = f"{name}: {n:,} requests, seed {seed}\n" + workload.describe().partition("\n")[2]
-    columns = {
-        "workload": name,
-        "n_requests": len(workload),
-        **{key: point[key] for key in ("arrivals", "cv", "urgent_share", "seed")},
-    }
-    return SweepTraffic(workload, columns, facts, description)
-
-
-def _trace(table: WorkloadTable, seed: int | None) -> tuple[Workload, str]:
-    """The requests of the trace, as many as any cell needs, and what was understood."""
-    from ..workloads.traces import read_trace
-
-    assert table.path is not None
-    longest = None if None in table.n_requests else max(n for n in table.n_requests if n is not None)
-    options = {key: getattr(table, key) for key in ("format", "columns", "on_bad", "spread_s", "start_s", "end_s")}
-    workload, report = read_trace(table.path, limit=longest, seed=seed or 0, **options)
-    return workload, str(report)
-
-
-def _first(workload: Workload, n: int | None) -> Workload:
-    """The first n requests; ValueError when there are fewer."""
-    if n is None or n == len(workload):
-        return workload
-    if n > len(workload):
-        raise ValueError(f"n_requests = {n}: must be at most {len(workload)}, the requests of the trace after its cuts")
-    priority = None if workload.priority is None else workload.priority[:n]
-    return Workload(
-        workload.arrival_s[:n],
-        workload.prompt_tokens[:n],
-        workload.output_tokens[:n],
-        name=workload.name,
-        priority=priority,
-    )
-
-
-def _digest(workload: Workload) -> str:
-    """sha256 of the requests themselves: whatever is done to read a trace, the same requests are the same traffic."""
-    digest = hashlib.sha256()
-    for array, kind in ((workload.arrival_s, "<f8"), (workload.prompt_tokens, "<i8"), (workload.output_tokens, "<i8")):
-        digest.update(array.astype(kind).tobytes())
-    if workload.priority is not None:
-        digest.update(workload.priority.astype("<i8").tobytes())
-    return digest.hexdigest()

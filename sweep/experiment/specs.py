@@ -6,7 +6,7 @@ Everything about a cell but its requests, its rate and its SLOs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,18 +17,20 @@ import numpy as np
 from ..hardware import catalogue
 from ..hardware.parts import Chip, Link, Model
 from ..hardware.step_times import StepModel
+from ..messages import MOST_PROBLEMS, listed, nearest_numbers
 from ..serving.orders import DEFAULT_ORDER
 from ..serving.queue import NO_QUEUE
 from ..serving.stages import Stage
 from ..serving.system import System, default_num_blocks, streams_of
 from ..serving.system_kinds import SYSTEMS
 from ..workloads.workload import Workload
-from .combinations import fits
+from .combinations import fits, no_layout
 from .keys import key_names, key_of
 from .tables import ROLE_TABLES, ConfigError, Experiment, RoleTable
 
 SYSTEM_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
-_NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), priority=np.zeros(0, np.int64))
+NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), priority=np.zeros(0, np.int64))
+"""What any system can have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class SystemSpec:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """Its instances as the engine takes them, by role, with nothing to serve."""
-        system = self._make(_NO_REQUESTS, 1.0)
+        system = next(iter(self._made.values())) if self._made else self.system(NO_REQUESTS, 1.0)
         return tuple(system.stage(role, NO_QUEUE) for role in system.roles)
 
     def system(self, workload: Workload, rate: float) -> System:
@@ -108,33 +110,40 @@ def points(table: Any, given: Mapping[str, Any] | None = None) -> list[dict[str,
 
 def make_specs(experiment: Experiment) -> list[SystemSpec]:
     """All systems of an experiment, in the order of the cells; ConfigError where none has the wanted `n_gpus`."""
-    made = [
-        spec
-        for layout in points(experiment.system)
-        for roles in _roles(experiment, layout["kind"])
-        for spec in _specs(
-            layout,
-            roles,
-            [
-                options
-                for options in points(experiment.scheduler, {"system.kind": layout["kind"]})
-                if fits(layout["kind"], options["policy"], options["memory"])
-            ],
-        )
-    ]
+    roles = {kind: [Instances(given) for given in _roles(experiment, kind)] for kind in experiment.system.kind}
+    schedulers = {kind: schedulers_of(experiment, kind) for kind in experiment.system.kind}
+    wanted = set(experiment.system.n_gpus)
+    made: list[SystemSpec] = []
+    known: set[int] = set()
+    for layout in points(experiment.system):
+        for instances in roles[layout["kind"]]:
+            n_gpus = instances.n_gpus(layout)
+            known.add(n_gpus)
+            if wanted == {None} or n_gpus in wanted:
+                try:
+                    made += systems_of(layout, instances, schedulers[layout["kind"]])
+                except ValueError as error:
+                    raise ConfigError([f"{experiment.with_options('instance', *ROLE_TABLES)}: {error}"]) from None
+    check_gpus(experiment, known)
+    return made
+
+
+def schedulers_of(experiment: Experiment, kind: str) -> list[dict[str, Any]]:
+    """The points of [scheduler] that a kind of system can have."""
+    found = points(experiment.scheduler, {"system.kind": kind})
+    return [options for options in found if fits(kind, options["policy"], options["memory"])]
+
+
+def check_gpus(experiment: Experiment, known: Collection[int]) -> None:
+    """ConfigError for a wanted number of GPUs that no system has, of those that there are."""
     wanted = experiment.system.n_gpus
-    if wanted == (None,):
-        return made
-    known = sorted({spec.n_gpus for spec in made})
-    problems = [
-        f"{experiment.place('system', 'n_gpus')}: system.n_gpus = {n}: no system of this experiment has so many GPUs; "
-        f"there are systems of {', '.join(map(str, known))}"
-        for n in wanted
-        if n not in known
-    ]
+    place = experiment.place("system", "n_gpus")
+    problems: list[str] = []
+    for n in [n for n in wanted if n is not None and n not in known]:
+        there = "" if len(problems) >= MOST_PROBLEMS else f"; there are systems of {listed(nearest_numbers(n, known))}"
+        problems.append(f"{place}: system.n_gpus = {n}: no system of this experiment has so many GPUs{there}")
     if problems:
         raise ConfigError(problems)
-    return [spec for spec in made if spec.n_gpus in wanted]
 
 
 def _roles(experiment: Experiment, kind: str) -> Iterator[dict[str, dict[str, Any]]]:
@@ -143,22 +152,33 @@ def _roles(experiment: Experiment, kind: str) -> Iterator[dict[str, dict[str, An
         yield from ({"": point} for point in points(experiment.instance, {"system.kind": kind}))
         return
     seen = set()
-    own = [_product(getattr(experiment, table)) for table in ROLE_TABLES]
-    for shared in _product(experiment.instance):
+    own = [_product(vars(getattr(experiment, table))) for table in ROLE_TABLES]
+    # Values of [instance] that both roles override make no difference: the first stands for all.
+    shared_values = {
+        key: values[:1] if all(own_values(experiment, table, key) for table in ROLE_TABLES) else values
+        for key, values in vars(experiment.instance).items()
+    }
+    for shared in _product(shared_values):
         for prefill in own[0]:
             for decode in own[1]:
                 roles = {"prefill": _override(shared, prefill), "decode": _override(shared, decode)}
-                # Values of [instance] that both roles override make no difference.
+                # Nor do links where there is nothing to link.
                 key = tuple(tuple(role.items()) for role in roles.values())
                 if key not in seen:
                     seen.add(key)
                     yield roles
 
 
-def _product(table: Any) -> list[dict[str, Any]]:
+def own_values(experiment: Experiment, table: str, key: str) -> tuple[Any, ...]:
+    """The values of a key that a role has of its own; empty where it takes those of [instance]."""
+    values: tuple[Any, ...] = getattr(getattr(experiment, table), key, (None,))
+    return () if values == (None,) else values
+
+
+def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     """The product of all axes of a table; None for a key without a value."""
-    axes = [values or (None,) for values in vars(table).values()]
-    return [dict(zip(vars(table), values, strict=True)) for values in itertools.product(*axes)]
+    held = [values or (None,) for values in axes.values()]
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*held)]
 
 
 def _override(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,34 +187,72 @@ def _override(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
     return {**point, "link": point["link"] if point["tp"] > 1 else None}
 
 
-def _specs(
-    layout: Mapping[str, Any], roles: Mapping[str, Mapping[str, Any]], schedulers: list[dict[str, Any]]
+class Instances:
+    """The kinds of instances of a system, by role: what every layout and scheduler shares."""
+
+    def __init__(self, roles: Mapping[str, Mapping[str, Any]]) -> None:
+        self.roles = roles
+        self.sizes = {f"n_{role or 'instances'}": point["tp"] * point["pp"] for role, point in roles.items()}
+
+    def n_gpus(self, layout: Mapping[str, Any]) -> int:
+        """GPUs of all instances of a layout."""
+        return sum(int(layout[key]) * size for key, size in self.sizes.items())
+
+    @cached_property
+    def steps(self) -> dict[str, StepModel]:
+        """Their step times; ValueError for what there cannot be."""
+        return {
+            role: StepModel(**{**{key: value for key, value in point.items() if value is not None}, **_named(point)})
+            for role, point in self.roles.items()
+        }
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What decides their answers. The figures behind a name count, and the name too: models with the same figures
+        are still two rows."""
+        return {
+            f"{role}_instance".lstrip("_"): _given(
+                {**point, **{key: asdict(value) for key, value in _named(point).items()}}
+            )
+            for role, point in self.roles.items()
+        }
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """Their columns."""
+        return _instance_columns(self.roles)
+
+    @cached_property
+    def unfit(self) -> str | None:
+        """Why no system can have them."""
+        for role, step in self.steps.items():
+            reason = no_layout(step.model, step.tp, step.pp)
+            if reason is None and not step.kv_capacity_tokens():
+                reason = _too_heavy(step)
+            if reason is not None:
+                return (f"{role} instance: " if role else "") + reason
+        return None
+
+
+def systems_of(
+    layout: Mapping[str, Any], instances: Instances, schedulers: Iterable[Mapping[str, Any]]
 ) -> Iterator[SystemSpec]:
     """The systems of one layout and one kind of instance for each role."""
     kind = layout["kind"]
-    named = {role: _named(point) for role, point in roles.items()}
-    steps = {
-        role: StepModel(**{**{key: value for key, value in point.items() if value is not None}, **named[role]})
-        for role, point in roles.items()
-    }
-    n_gpus = sum(layout[f"n_{role or 'instances'}"] * step.n_gpus for role, step in steps.items())
-    # The figures behind a name count, and the name too: models with the same figures are still two rows.
-    facts: dict[str, Any] = {
-        f"{role}_instance".lstrip("_"): _given({**point, **{key: asdict(value) for key, value in named[role].items()}})
-        for role, point in roles.items()
-    }
-    facts["system"] = _given(layout)
+    steps = instances.steps
+    n_gpus = instances.n_gpus(layout)
+    facts = {**instances.facts, "system": _given(layout)}
     if layout["transfer_link"] is not None:
         facts["system"]["transfer_link"] = asdict(catalogue.link(layout["transfer_link"]))
     columns = {
         "system": kind,
         **{key: value for key, value in layout.items() if key != "kind"},
-        **_instance_columns(roles),
+        **instances.columns,
         "n_gpus": n_gpus,
     }
     for scheduler in schedulers:
         options = dict(scheduler)
-        reason = _infeasible(kind, steps, options)
+        reason = instances.unfit or _infeasible(kind, steps, options)
         yield SystemSpec(
             kind=kind,
             layout={key: value for key, value in layout.items() if key != "kind"},
@@ -237,10 +295,7 @@ def _instance_columns(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, Any]) -> str | None:
-    """Why a system cannot run. Puts in the number of KV blocks, where it is the default."""
-    for role, step in steps.items():
-        if not step.kv_capacity_tokens():
-            return (f"{role} instance: " if role else "") + _too_heavy(step)
+    """Why a system of such instances cannot run. Puts in the number of KV blocks, where it is the default."""
     if options["memory"] is None:
         return None
     step = steps.get("decode") or steps[""]
@@ -269,7 +324,7 @@ def _too_heavy(step: StepModel) -> str:
     room = memory * (1 - step.mem_reserve)
     return (
         f"the weights of {step.model.name} do not fit {_instance(step)}: {weights / 1e9:.1f} GB, and room for "
-        f"{room / 1e9:.1f} GB ({memory / 1e9:.1f} GB less mem_reserve = {step.mem_reserve:g})"
+        f"{room / 1e9:.1f} GB ({memory / 1e9:.1f}e9 bytes less mem_reserve = {step.mem_reserve:g})"
     )
 
 

@@ -8,6 +8,7 @@ under every SLO (Zhong et al., OSDI 2024, section 4.1; docs/placement.md says wh
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import checks
 from ..experiment.plan import Plan
+from ..experiment.sizes import MAX_CELLS
 from ..experiment.tables import TABLES, ConfigError, Experiment
 from ..measures.slo import SLO
+from ..messages import shown
 from ..runner.directory import environment, output_directory, prepare_directory, write_json
 from ..tables.build import placement_table, write_table
 from ..tables.filenames import PLACEMENT_FACTS, PLACEMENT_FILES, table_file
@@ -32,6 +35,7 @@ from .verdict import placement_cautions, placement_verdict
 if TYPE_CHECKING:
     import pandas as pd
 
+MAX_GPUS = 100_000  # to split: every number of instances is looked at
 ROLE_SLOS = {"prefill": "ttft", "decode": "tpot"}
 
 Row = Mapping[str, Any]  # of the goodput or the placement table
@@ -137,7 +141,7 @@ def find_placement(
         its system, numbers of instances and rates are not used; its policies and budgets are those of the colocated
         systems that `exhaustive` compares with.
     n_gpus
-        GPUs to split, at least 2. None: system.n_gpus of the experiment.
+        GPUs to split, 2 to 100,000. None: system.n_gpus of the experiment.
     exhaustive
         Also search every split with every pair of parallelisms of at most n_gpus, and colocated systems.
     slo
@@ -169,6 +173,8 @@ def find_placement(
     )
     n_gpus = _gpus(experiment, n_gpus)
     plans = {role: role_plan(experiment, options, role, n_gpus) for role in ROLE_SLOS}
+    known = {role: _parallelism_rows(plan) for role, plan in plans.items()}
+    joint = joint_plan(experiment, options, n_gpus, known) if exhaustive else None  # too large: before any search
     directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES, (*ROLE_SLOS, "joint"))
 
     def search(part: str, plan: Plan) -> Goodput:
@@ -178,8 +184,7 @@ def find_placement(
     parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
     prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
     split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
-    plan = joint_plan(experiment, options, n_gpus, parts) if exhaustive else split_plan(experiment, options, split)
-    found["joint"] = search("joint", plan)
+    found["joint"] = search("joint", joint or split_plan(experiment, options, split))
     parts["joint"] = _rows(found["joint"])
     rows = placement_rows(parts, split)
     facts = {**options.tables(), "n_gpus": n_gpus, "exhaustive": exhaustive}
@@ -240,8 +245,8 @@ def placed_experiment(
             several = isinstance(values, tuple) and len(values) > 1 and (table, key) not in _SEARCHED
             if several and experiment.in_use(table, key):
                 problems.append(
-                    f"{experiment.place(table, key)}: {table}.{key} = {list(values)}: must be one value: a placement "
-                    "is for one model, chip, link and traffic; it searches tp and pp"
+                    f"{experiment.place(table, key)}: {table}.{key} = {shown(list(values))}: must be one value: a "
+                    "placement is for one model, chip, link and traffic; it searches tp and pp"
                 )
     for name in ROLE_SLOS.values():
         if getattr(experiment.slo, f"{name}_ms") == (None,):
@@ -303,6 +308,10 @@ def joint_plan(
     }
     alike = {tp * pp for tp in experiment.instance.tp for pp in experiment.instance.pp}
     colocated = range(1, max(1, n_gpus // min(alike)) + 1)
+    splits = math.prod(map(len, (*counts.values(), *sizes.values())))
+    if splits > MAX_CELLS:
+        must = f"must be at most {MAX_CELLS:,}: fewer GPUs or parallelisms, or no exhaustive search"
+        raise ConfigError([f"n_gpus = {n_gpus}: {splits:,} splits to compare: {must}"])
     totals = {n * size for n in colocated for size in alike}
     totals |= {
         n_prefill * prefill + n_decode * decode
@@ -324,6 +333,11 @@ def joint_plan(
         if cell.spec.prefill_step is not None or cell.spec.n_gpus + cell.spec.step.n_gpus > n_gpus
     ]
     return replace(plan, cells=tuple(kept))
+
+
+def _parallelism_rows(plan: Plan) -> list[Row]:
+    """What is known of the parallelisms of a role before they are searched, as `joint_plan` takes it."""
+    return [{**cell.columns(), "status": "infeasible" if cell.spec.infeasible else "ok"} for cell in plan.cells]
 
 
 def parallelisms(role: str, rows: Sequence[Row]) -> list[Parallelism]:
@@ -378,7 +392,8 @@ def _gpus(experiment: Experiment, n_gpus: int | None) -> int:
     """The number of GPUs asked for, or that of the experiment."""
     values = experiment.system.n_gpus if n_gpus is None else (n_gpus,)
     number = values[0]
-    if len(values) != 1 or isinstance(number, bool) or not isinstance(number, int) or number < 2:
-        given = "is missing" if values == (None,) else f"= {number if len(values) == 1 else list(values)!r}"
-        raise ConfigError([f"n_gpus {given}: must be one number of at least 2, as --n-gpus 8 or system.n_gpus"])
+    if len(values) != 1 or isinstance(number, bool) or not isinstance(number, int) or not 2 <= number <= MAX_GPUS:
+        given = "is missing" if values == (None,) else f"= {shown(number if len(values) == 1 else list(values))}"
+        must = f"must be one number of at least 2 and at most {MAX_GPUS}"
+        raise ConfigError([f"n_gpus {given}: {must}, as --n-gpus 8 or system.n_gpus"])
     return number

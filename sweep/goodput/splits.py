@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..experiment.tables import ConfigError
 
 
@@ -75,12 +77,20 @@ def best_split(n_gpus: int, prefill: Parallelism, decode: Parallelism) -> Split 
     >>> split.n_prefill, split.n_decode, split.predicted_rps
     (2, 1, 6.0)
     """
-    splits = [
-        Split(n_prefill, prefill, n_decode, decode)
-        for n_prefill in range(1, n_gpus // prefill.n_gpus + 1)
-        for n_decode in range(1, (n_gpus - n_prefill * prefill.n_gpus) // decode.n_gpus + 1)
-    ]
-    return max(splits, key=lambda split: (split.predicted_rps, -split.n_gpus), default=None)
+    n_prefill = np.arange(1, (n_gpus - decode.n_gpus) // prefill.n_gpus + 1)
+    if not n_prefill.size:
+        return None
+    room = (n_gpus - n_prefill * prefill.n_gpus) // decode.n_gpus
+    taken = n_prefill * prefill.rate_rps
+    # The fewest decode instances that take what the prefill instances do, rounding put right, or all that fit.
+    enough = np.ceil(np.minimum(taken / decode.rate_rps, room)).astype(np.int64)
+    enough -= (enough - 1) * decode.rate_rps >= taken
+    enough += enough * decode.rate_rps < taken
+    n_decode = np.clip(enough, 1, room)
+    rate = np.minimum(taken, n_decode * decode.rate_rps)
+    gpus = n_prefill * prefill.n_gpus + n_decode * decode.n_gpus
+    best = np.lexsort((gpus, -rate))[0]
+    return Split(int(n_prefill[best]), prefill, int(n_decode[best]), decode)
 
 
 def choose_split(n_gpus: int, prefills: Sequence[Parallelism], decodes: Sequence[Parallelism]) -> Split:

@@ -74,6 +74,12 @@ def chip_names() -> list[str]:
     return list(_file("chips")["chips"])
 
 
+def printed_gb(name: str) -> int:
+    """The GB of memory that the vendor of a chip prints, which is what it is sold as; its `mem_bytes` say what there
+    is."""
+    return int(_file("chips")["chips"][name]["mem_printed_gb"])
+
+
 def link_names() -> list[str]:
     """Names that `link` knows, in the order of configs/links.toml."""
     return list(_file("links")["links"])

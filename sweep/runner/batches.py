@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..experiment.outline import Outline
 from ..experiment.plan import Plan
 from ..experiment.specs import SystemSpec
 from ..kernels.rules import Rules
@@ -30,13 +31,19 @@ _GROWTH = 0.44
 _PROCESS_START_S = 1.0  # of a process: Python and its packages
 _PROCESS_BYTES = 150_000_000
 _WORTH = 0.9  # a further worker or batch that leaves more than this share of the time is not worth its CPU
+_TRIED = 16  # groups that are tried with a batch more
+_MANY_GROUPS = 300  # of so many the workers end together anyway
+_MANY_BATCHES = 1000
+
+_Stages = tuple[tuple[Rules, bool], ...]  # by role: the kind of engine, and whether requests are routed in the run
+_Cost = tuple[float, int]  # seconds of a batch, and how many such batches there are
 
 
 class _Kind(NamedTuple):
     """What cells must have in common to share a batch: the engine runs them together then."""
 
     requests: int  # of the workload
-    stages: tuple[tuple[Rules, bool], ...]  # by role: the kind of engine, and whether requests are routed in the run
+    stages: _Stages
 
     @property
     def routed(self) -> bool:
@@ -48,17 +55,20 @@ class _Kind(NamedTuple):
 class _Group:
     """Cells that can share a batch.
 
+    size    how many
     rows    of all cells: instances, or the pp streams of decode instances
-    busiest  requests of the busiest row, about
+    fewest  instances of a cell that share its requests, of the cell with the fewest
     """
 
     kind: _Kind
-    cells: list[int]  # positions
+    size: int
     rows: int
-    busiest: float
+    fewest: int
 
-
-_Counts = dict[_Kind, int]  # number of batches
+    @property
+    def busiest(self) -> float:
+        """Requests of the busiest row, about."""
+        return self.kind.requests / (1 if self.kind.routed else self.fewest)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,15 @@ class Estimate:
 
 def default_workers(plan: Plan, cells: Sequence[int], cores: int) -> int:
     """Workers that are worth starting, up to one for each core: more only if they end the run clearly sooner."""
-    groups = _groups(plan, cells)
+    return _workers(_groups(plan, cells), cores)
+
+
+def outline_workers(outline: Outline, cores: int) -> int:
+    """`default_workers` of an experiment whose cells have not been built."""
+    return _workers(_outline_groups(outline), cores)
+
+
+def _workers(groups: Sequence[_Group], cores: int) -> int:
     best, workers = math.inf, 1
     for count in range(1, cores + 1):
         seconds = _expected_s(groups, _split(groups, count, MAX_BATCH_CELLS), count) + _start_s(count)
@@ -92,10 +110,11 @@ def make_batches(
     rows that are alike end together. Of few, each has its share of every rate, so that workers end together: a loaded
     row takes longer than an idle one.
     """
-    groups = _groups(plan, cells)
+    members = _members(plan, cells)
+    groups = [_group(plan, kind, held) for kind, held in members.items()]
     batches = []
-    for kind, count in _split(groups, workers, max_batch_cells).items():
-        by_rate = sorted(groups[kind].cells, key=lambda at: -plan.cells[at].request_rate_rps)
+    for held, count in zip(members.values(), _split(groups, workers, max_batch_cells), strict=True):
+        by_rate = sorted(held, key=lambda at: -plan.cells[at].request_rate_rps)
         if count >= 2 * workers:
             ends = [len(by_rate) * place // count for place in range(count + 1)]
             batches += [sorted(by_rate[begin:end]) for begin, end in itertools.pairwise(ends)]
@@ -106,43 +125,73 @@ def make_batches(
 
 def expected_cpu_s(plan: Plan, batch: Sequence[int]) -> float:
     """CPU seconds that a batch should take."""
-    (group,) = _groups(plan, batch).values()
+    (group,) = _groups(plan, batch)
     return _cpu_s(group, 1)
 
 
 def estimate(plan: Plan, batches: Sequence[Sequence[int]], workers: int) -> Estimate:
     """The cost of a run, by the figures at the top of this file."""
-    groups = [group for batch in batches for group in _groups(plan, batch).values()]
-    seconds = [_cpu_s(group, 1) for group in groups]
+    groups = [group for batch in batches for group in _groups(plan, batch)]
+    return _estimate([(_cpu_s(group, 1), 1) for group in groups], max(map(_bytes, groups), default=0), workers)
+
+
+def estimate_outline(outline: Outline, workers: int, max_batch_cells: int = MAX_BATCH_CELLS) -> Estimate:
+    """`estimate` of an experiment whose cells have not been built."""
+    groups = _outline_groups(outline)
+    counts = _split(groups, workers, max_batch_cells)
+    costs = [(_cpu_s(group, count), count) for group, count in zip(groups, counts, strict=True)]
+    largest = max((-(-_bytes(group) // count) for group, count in zip(groups, counts, strict=True)), default=0)
+    return _estimate(costs, largest, workers)
+
+
+def _estimate(costs: Sequence[_Cost], largest: int, workers: int) -> Estimate:
     processes = 1 if workers == 1 else 1 + workers  # this one, and the workers
-    largest = max(map(_bytes, groups), default=0)
     return Estimate(
-        cpu_s=sum(seconds) + _PROCESS_START_S * processes,
-        wall_s=_makespan(seconds, workers) + _start_s(workers),
+        cpu_s=sum(seconds * count for seconds, count in costs) + _PROCESS_START_S * processes,
+        wall_s=_makespan(costs, workers) + _start_s(workers),
         memory_bytes=workers * largest + processes * _PROCESS_BYTES,
     )
 
 
-def _groups(plan: Plan, cells: Sequence[int]) -> dict[_Kind, _Group]:
+def _members(plan: Plan, cells: Sequence[int]) -> dict[_Kind, list[int]]:
+    """Positions of cells by what they must have in common to share a batch."""
     members: dict[_Kind, list[int]] = {}
     known: dict[tuple[int, int], list[int]] = {}  # members alike, by traffic and system: there are far more cells
     for at in cells:
         cell = plan.cells[at]
         alike = id(cell.traffic), id(cell.spec)
         if alike not in known:
-            known[alike] = members.setdefault(_kind_of(plan, at), [])
+            kind = _Kind(cell.traffic.columns["n_requests"], _stages(cell.spec))
+            known[alike] = members.setdefault(kind, [])
         known[alike].append(at)
-    groups = {}
-    for kind, group in members.items():
-        specs = [plan.cells[at].spec for at in group]
-        fewest = 1 if kind.routed else min(spec.n_instances for spec in specs)
-        groups[kind] = _Group(kind, group, sum(map(_rows, specs)), kind.requests / fewest)
-    return groups
+    return members
 
 
-def _kind_of(plan: Plan, at: int) -> _Kind:
-    cell = plan.cells[at]
-    return _Kind(len(cell.traffic.workload), tuple((stage.kind, stage.routed) for stage in cell.spec.stages))
+def _groups(plan: Plan, cells: Sequence[int]) -> list[_Group]:
+    return [_group(plan, kind, held) for kind, held in _members(plan, cells).items()]
+
+
+def _group(plan: Plan, kind: _Kind, cells: Sequence[int]) -> _Group:
+    specs = [plan.cells[at].spec for at in cells]
+    return _Group(kind, len(cells), sum(map(_rows, specs)), min(spec.n_instances for spec in specs))
+
+
+def _outline_groups(outline: Outline) -> list[_Group]:
+    by_stages: dict[_Stages, tuple[int, int, int]] = {}  # cells under each workload, their rows, fewest instances
+    for one in outline.runs:
+        stages = _stages(one.spec)
+        size, rows, fewest = by_stages.get(stages, (0, 0, one.spec.n_instances))
+        more = size + one.cells, rows + one.cells * _rows(one.spec), min(fewest, one.spec.n_instances)
+        by_stages[stages] = more
+    return [
+        _Group(_Kind(requests, stages), size * workloads, rows * workloads, fewest)
+        for requests, workloads in outline.lengths.items()
+        for stages, (size, rows, fewest) in by_stages.items()
+    ]
+
+
+def _stages(spec: SystemSpec) -> _Stages:
+    return tuple((stage.kind, stage.routed) for stage in spec.stages)
 
 
 def _rows(spec: SystemSpec) -> int:
@@ -150,15 +199,21 @@ def _rows(spec: SystemSpec) -> int:
     return sum(stage.instances * stage.lanes for stage in spec.stages)
 
 
-def _split(groups: dict[_Kind, _Group], workers: int, max_batch_cells: int) -> _Counts:
+def _split(groups: Sequence[_Group], workers: int, max_batch_cells: int) -> list[int]:
     """The number of batches of each group: those that memory asks for, and more while that ends the run sooner."""
-    counts = {}
-    for kind, group in groups.items():
-        cells = max(1, min(max_batch_cells, BATCH_BYTES * len(group.cells) // _bytes(group)))
-        counts[kind] = -(-len(group.cells) // cells)
+    counts = []
+    for group in groups:
+        cells = max(1, min(max_batch_cells, BATCH_BYTES * group.size // _bytes(group)))
+        counts.append(-(-group.size // cells))
     best = _expected_s(groups, counts, workers)
-    while workers > 1:
-        finer = [{**counts, kind: count + 1} for kind, count in counts.items() if count < len(groups[kind].cells)]
+    while workers > 1 and len(groups) <= _MANY_GROUPS:
+        # Which group ends last is up to the heaviest batches; of many groups the others need not be tried.
+        order = sorted(range(len(groups)), key=lambda place: -_cpu_s(groups[place], counts[place]))[:_TRIED]
+        finer = [
+            [*counts[:place], counts[place] + 1, *counts[place + 1 :]]
+            for place in sorted(order)
+            if counts[place] < groups[place].size
+        ]
         seconds = [_expected_s(groups, other, workers) for other in finer]
         if not seconds or min(seconds) > _WORTH * best:
             break
@@ -168,27 +223,30 @@ def _split(groups: dict[_Kind, _Group], workers: int, max_batch_cells: int) -> _
 
 def _bytes(group: _Group) -> int:
     """Memory of all cells of a group at once."""
-    further = group.rows - len(group.cells)
-    return len(group.cells) * group.kind.requests * BYTES_PER_REQUEST + further * BYTES_PER_ROW
+    further = group.rows - group.size
+    return group.size * group.kind.requests * BYTES_PER_REQUEST + further * BYTES_PER_ROW
 
 
-def _expected_s(groups: dict[_Kind, _Group], counts: _Counts, workers: int) -> float:
-    return _makespan([_cpu_s(groups[kind], count) for kind, count in counts.items() for _ in range(count)], workers)
+def _expected_s(groups: Sequence[_Group], counts: Sequence[int], workers: int) -> float:
+    return _makespan([(_cpu_s(group, count), count) for group, count in zip(groups, counts, strict=True)], workers)
 
 
-def _makespan(seconds: Sequence[float], workers: int) -> float:
-    """When the last worker ends, if each takes the heaviest batch that is left."""
+def _makespan(costs: Sequence[_Cost], workers: int) -> float:
+    """When the last worker ends, if each takes the heaviest batch that is left. Batches: seconds, and how many."""
     ends = [0.0] * workers
-    for cost in sorted(seconds, reverse=True):
-        ends[ends.index(min(ends))] += cost
+    for seconds, count in sorted(costs, reverse=True):
+        each = max(0, count // workers - 1) if count > _MANY_BATCHES else 0  # of very many each takes its share
+        ends = [end + each * seconds for end in ends]
+        for _ in range(count - each * workers):
+            ends[ends.index(min(ends))] += seconds
     return max(ends)
 
 
 def _cpu_s(group: _Group, batches: int) -> float:
     """CPU seconds of one of so many equal batches of a group."""
     # Tied by the router, the rows of a system share its events. Fitted to 2 to 100 instances, within a factor of 1.5.
-    rows = math.sqrt(group.rows * len(group.cells)) if group.kind.routed else group.rows
-    rows *= -(-len(group.cells) // batches) / len(group.cells)  # in whole cells, as the largest batch is
+    rows = math.sqrt(group.rows * group.size) if group.kind.routed else group.rows
+    rows *= -(-group.size // batches) / group.size  # in whole cells, as the largest batch is
     return float(_REQUEST_S * group.busiest * rows**_GROWTH)
 
 

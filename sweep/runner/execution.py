@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .. import checks
+from ..experiment.outline import Outline
 from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
 from ..streams import say
 from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
-from .backends import Backend, InProcess, iter_outcomes
-from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches
+from .backends import Backend, InProcess, Processes, interrupts, iter_outcomes
+from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches, outline_workers
 from .cells import FORM, CellStore
 from .directory import environment, output_directory, prepare_directory, write_json
 from .journal import JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
@@ -225,6 +226,15 @@ def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int
 
         return default_workers(plan, cells, cpu_count())
     return min(checks.whole("workers", workers, 1), max(len(cells), 1))
+
+
+def workers_of_outline(outline: Outline, workers: int | None) -> int:
+    """`choose_workers` for an experiment whose cells have not been built."""
+    if workers is None:
+        from joblib import cpu_count
+
+        return outline_workers(outline, cpu_count())
+    return min(checks.whole("workers", workers, 1), max(outline.feasible, 1))
 
 
 def check_backend(backend: str, scheduler: str | None, workers: int | None) -> None:

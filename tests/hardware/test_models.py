@@ -4,6 +4,7 @@ import tomllib
 from importlib.resources import files
 
 import pytest
+from servesweep.experiment.names import listed
 from servesweep.hardware import catalogue
 from servesweep.hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
 
@@ -180,3 +181,13 @@ def test_chip_without_fp8_and_links():
         Link("l", -1e-6, 1e9)
     with pytest.raises(ValueError, match="bytes_per_s=0: must be a positive finite number"):
         Link("l", 1e-6, 0)
+
+
+def test_memory_is_listed_as_it_is_sold_and_in_bytes():
+    """The printed GB lie between those of 10^9 and those of 2^30 bytes."""
+    lines = listed()["chips"]
+    assert " 80 GB (85.9e9 bytes) at 3.35 TB/s" in lines["h100-sxm"]
+    assert " 80 GB (80.0e9 bytes) at 3.35 TB/s" in lines["h800-sxm"]
+    for name in catalogue.chip_names():
+        sold = catalogue.printed_gb(name)
+        assert sold * 10**9 <= catalogue.chip(name).mem_bytes <= sold * 2**30
