@@ -23,7 +23,7 @@ from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
 from ..streams import say
 from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
-from .backends import Backend, InProcess, Processes, interrupts, iter_outcomes
+from .backends import Backend, InProcess, iter_outcomes
 from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches, outline_workers
 from .cells import FORM, CellStore
 from .directory import environment, output_directory, prepare_directory, write_json
