@@ -18,7 +18,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..experiment.outline import Outline
+    from ..experiment.outlines import Outline
     from ..experiment.tables import Experiment
     from ..runner.batches import Estimate
     from .options import Commands
@@ -157,7 +157,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(experiment: Experiment, options: argparse.Namespace) -> int:
-    from ..experiment.outline import outline
+    from ..experiment.outlines import outline
     from ..runner.batches import estimate_outline
     from ..runner.directory import check_directory, output_directory
     from ..runner.execution import workers_of_outline

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..experiment.outline import Outline
+from ..experiment.outlines import Outline
 from ..experiment.plan import Plan
 from ..experiment.specs import SystemSpec
 from ..kernels.rules import Rules

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .. import checks
-from ..experiment.outline import Outline
+from ..experiment.outlines import Outline
 from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 from drawn_experiments import drawn_experiment
-from servesweep.experiment import outline as outline_module
+from servesweep.experiment import outlines as outline_module
 from servesweep.experiment import plan as plan_module
 from servesweep.experiment import specs, traffic
-from servesweep.experiment.outline import outline
+from servesweep.experiment.outlines import outline
 from servesweep.experiment.plan import expand, make_plan
 from servesweep.experiment.reader import load_experiment, ready_experiments
 from servesweep.experiment.sizes import MAX_CELLS, count_cells, systems_alike

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from drawn_experiments import drawn_experiment
-from servesweep.experiment.outline import outline
+from servesweep.experiment.outlines import outline
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment, ready_experiments
 from servesweep.experiment.tables import TABLES, ConfigError
