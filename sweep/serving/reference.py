@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .reference_queue import ORDERS, Queue, RequestState
+from .reference_vllm import VllmRules, longest_of, vllm_step
 
 __all__ = [
     "ORDERS",
@@ -83,6 +84,7 @@ POLICIES: dict[str, Callable[["ReferenceScheduler"], list[RequestState]]] = {
     "mixed": decodes_and_prefills,
     "chunked": decodes_and_prefills,
     "prefill_first": prefills_or_decodes,
+    "vllm": vllm_step,
 }
 MAX_TOKENS: dict[str, float] = {"prefill_first": 4096}  # default of a policy; elsewhere all that fit are admitted
 
@@ -101,6 +103,7 @@ class ReferenceScheduler:
     token_budget   most tokens processed in a step; None: no limit
     max_tokens     most prompt tokens admitted in a step, but for a single request; None: the policy's default
     max_wait_s     who has waited so long goes first; None: nobody does
+    rules          what is only for policy "vllm": the fields of VllmRules
     observer       is told what happens
     step_ends      when each step ends, in place of `step_time`: to follow a clock that is kept elsewhere
     """
@@ -120,6 +123,7 @@ class ReferenceScheduler:
         max_wait_s: float | None = None,
         observer: Observer | None = None,
         step_ends: Iterator[float] | None = None,
+        **rules: Any,
     ) -> None:
         self.step_time, self.step_ends, self.observer = step_time, step_ends, observer
         self.compose, self.max_running = POLICIES[policy], max_running
@@ -129,12 +133,15 @@ class ReferenceScheduler:
         self.time: float = 0
         self.free = self.num_blocks
         self.arriving = deque(sorted(requests, key=ORDERS["arrival"].key))
-        self.waiting = Queue(order, max_wait_s)
+        self.rules = VllmRules(order == "priority", **rules)
+        self.shares: dict[RequestState, int] | None = None  # of the prefills, where the policy deals them out
+        self.waiting = Queue(order, max_wait_s, preempted_first=policy != "vllm" or order != "priority")
         self.running: list[RequestState] = []  # in order of admission
         self.finished: list[RequestState] = []  # in the last step
         self.steps = self.prefill_tokens = self.recomputed_tokens = self.peak_blocks = 0
         self.running_steps = self.block_steps = 0  # sums over steps of running requests and of blocks held
         self.busy_s = 0.0
+        self.stalls = 0  # steps that preempted somebody since the last token was sent
         assert all(fits_alone(request, block_size, num_blocks) for request in self.arriving)
 
     def boundaries(self) -> Iterator["ReferenceScheduler"]:
@@ -163,6 +170,8 @@ class ReferenceScheduler:
             self.observer.on_step(self, Step(start, self.time, running, batch, pieces, emitted, tokens, blocks))
         if self.finished:
             self.finish()
+        if emitted:
+            self.stalls = 0
 
     def grow(self) -> None:
         """Give each decoding request room for the token that it is about to write, the oldest first."""
@@ -172,13 +181,12 @@ class ReferenceScheduler:
         for request in self.running:  # a preemption only cuts the list's end, and the loop ends there
             if request.status == "decode" and request.prompt + request.emitted > request.blocks * size:
                 while request.status == "decode" and self.free == 0:
-                    self.preempt_youngest()
+                    self.preempt(self.running.pop())
                 if request.status == "decode":
-                    request.blocks += 1
-                    self.free -= 1
+                    self.take(request, 1)
 
-    def preempt_youngest(self) -> None:
-        request = self.running.pop()
+    def preempt(self, request: RequestState) -> None:
+        """Who has just been taken off the running waits again."""
         self.release(request)
         request.status, request.done = "waiting", 0  # prefill progress is lost, sent tokens stay sent
         request.preemptions += 1
@@ -198,12 +206,17 @@ class ReferenceScheduler:
             blocks = blocks_of(target, self.block_size)
             if blocks > self.free or (len(self.running) > before and tokens > self.max_tokens):
                 break
-            self.running.append(self.waiting.admit(self.time))
-            request.status, request.blocks = "prefill", blocks
-            self.free -= blocks
-            if self.observer is not None:
-                self.observer.on_admit(request, self.time)
+            self.start(blocks)
         return self.running[before:]
+
+    def start(self, blocks: int) -> None:
+        """The head of the queue runs from now on, with so many blocks."""
+        request = self.waiting.admit(self.time)
+        self.running.append(request)
+        request.status = "prefill"
+        self.take(request, blocks)
+        if self.observer is not None:
+            self.observer.on_admit(request, self.time)
 
     def process(self, batch: list[RequestState]) -> tuple[dict[RequestState, int], int, int]:
         """Process a batch and move the clock to the end of the step.
@@ -222,10 +235,11 @@ class ReferenceScheduler:
                 prefilling.append(request)
         decoding = len(batch) - len(prefilling)
         left: Any = self.token_budget - decoding
+        shares = self.shares
         pieces = {}
         for request in prefilling:
             target = request.prompt + request.emitted
-            pieces[request] = piece = min(left, target - request.done)
+            pieces[request] = piece = min(left, target - request.done) if shares is None else shares[request]
             left -= piece
             chunk += piece
             pairs += piece * request.done + piece * (piece + 1) // 2  # a token attends to those before it and to itself
@@ -240,6 +254,7 @@ class ReferenceScheduler:
             self.time += self.step_time(decoding, ctx, chunk, pairs)
         else:
             self.time = next(self.step_ends)
+        ahead = len(finished)
         for request in prefilled:
             request.status = "decode"
             request.emitted += 1
@@ -247,6 +262,8 @@ class ReferenceScheduler:
                 request.first_token = self.time
             if request.emitted == request.output:
                 finished.append(request)
+        if 0 < ahead < len(finished):
+            finished = [request for request in batch if request.emitted == request.output]  # in the order of the batch
         self.finished = finished
         return pieces, decoding + len(prefilled), decoding + chunk
 
@@ -258,6 +275,10 @@ class ReferenceScheduler:
             if self.observer is not None:
                 self.observer.on_finish(request, self.time)
         self.running = [request for request in self.running if request.status != "finished"]
+
+    def take(self, request: RequestState, blocks: int) -> None:
+        request.blocks += blocks
+        self.free -= blocks
 
     def release(self, request: RequestState) -> None:
         self.free += request.blocks
@@ -274,11 +295,13 @@ def fits_alone(request: RequestState, block_size: int | None, num_blocks: int | 
     return blocks_of(request.prompt + request.output - 1, block_size) <= (num_blocks or 0)
 
 
-def reject(requests: Iterable[RequestState], block_size: int | None, num_blocks: int | None) -> list[RequestState]:
-    """Those that can be served; the others are marked."""
+def reject(
+    requests: Iterable[RequestState], block_size: int | None, num_blocks: int | None, longest: float = math.inf
+) -> list[RequestState]:
+    """Those that can be served, and have at most `longest` tokens with their answer; the others are marked."""
     served = []
     for request in requests:
-        if fits_alone(request, block_size, num_blocks):
+        if fits_alone(request, block_size, num_blocks) and request.prompt + request.output <= longest:
             served.append(request)
         else:
             request.status = "rejected"
@@ -292,15 +315,20 @@ def schedule(
     step_time: StepTime,
     *,
     priorities: Sequence[int] | None = None,
+    texts: Sequence[list[tuple[Any, int]]] | None = None,
     **options: Any,
 ) -> tuple[ReferenceScheduler, list[RequestState]]:
     """Serve a workload, whose columns have one entry a request; the options are those of ReferenceScheduler.
+
+    `texts` says what prompts and answers are made of (`RequestState.texts`), for the prefix cache.
 
     Returns the scheduler when all is done, and the requests as given; who can never fit has the status "rejected".
     """
     columns = zip(arrivals, prompts, outputs, priorities or [0] * len(arrivals), strict=True)
     requests = [RequestState(i, *row) for i, row in enumerate(columns)]
-    served = reject(requests, options.get("block_size"), options.get("num_blocks"))
+    for request, own in zip(requests, texts or (), strict=False):
+        request.texts = own
+    served = reject(requests, options.get("block_size"), options.get("num_blocks"), longest_of(options))
     scheduler = ReferenceScheduler(served, step_time, **options)
     deque(scheduler.boundaries(), maxlen=0)
     return scheduler, requests

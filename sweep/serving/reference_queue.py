@@ -25,6 +25,9 @@ class RequestState:
     done: int = 0  # tokens prefilled since the last admission, of prompt + emitted
     blocks: int = 0
     preemptions: int = 0
+    found: int = 0  # tokens that the last admission found in the prefix cache
+    cached_tokens: int = 0  # those that the first one found
+    texts: list[tuple[Any, int]] | None = None  # (text, so many tokens of it), the answer's last; None: its own alone
     admitted: float = math.nan  # beginning of the step of its first admission
     first_token: float = math.nan
     finish: float = math.nan
@@ -54,14 +57,18 @@ ORDERS: dict[str, Order] = {
 class Queue(deque[RequestState]):
     """The preempted in front, the last of them first; behind them who was never admitted, in a service order.
 
-    Requests are added in the order of arrival. ValueError for `max_wait_s` where the order has no use for it.
+    Without `preempted_first` they too are in the service order. Requests are added in the order of arrival. ValueError
+    for `max_wait_s` where the order has no use for it.
     """
 
-    def __init__(self, order: str = "arrival", max_wait_s: float | None = None) -> None:
+    def __init__(
+        self, order: str = "arrival", max_wait_s: float | None = None, *, preempted_first: bool = True
+    ) -> None:
         super().__init__()
         if max_wait_s is not None and not ORDERS[order].ages:
             raise ValueError(f"max_wait_s={max_wait_s!r}: has no effect under order {order!r}")
         self.key, self.max_wait_s = ORDERS[order].key, max_wait_s
+        self.preempted_first = preempted_first
         # A request arrives. In the order of arrival it is the last.
         self.add: Callable[[RequestState], None] = self.append if order == "arrival" else self.put_in
         self.front = 0  # so many at the head keep their places, whoever comes: preempted ones, then aged ones
@@ -74,8 +81,11 @@ class Queue(deque[RequestState]):
 
     def put_back(self, request: RequestState) -> None:
         """A request was preempted."""
-        self.appendleft(request)
-        self.front += 1
+        if self.preempted_first:
+            self.appendleft(request)
+            self.front += 1
+        else:
+            self.put_in(request)
 
     def age(self, now: float) -> None:
         """A step begins now: those of `young` who have waited long go first."""

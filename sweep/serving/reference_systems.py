@@ -22,6 +22,7 @@ from .reference_instances import (
     Unit,
 )
 from .reference_queue import Queue
+from .reference_vllm import longest_of
 
 IB_NDR = {"alpha_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
 
@@ -166,7 +167,7 @@ def run_system(
         limits = {**fill_in(options, step.kv_capacity), **ordering}
         if limits["policy"] == "prefill_first":
             limits["max_tokens"] = max_tokens
-        arriving = reject(arriving, limits.get("block_size"), limits.get("num_blocks"))
+        arriving = reject(arriving, limits.get("block_size"), limits.get("num_blocks"), longest_of(limits))
         return requests, stage(
             0,
             "colocated",
@@ -181,7 +182,7 @@ def run_system(
         if options.get("num_blocks") is not None:
             options["num_blocks"] //= step.pp
         limits = fill_in({**options, "policy": "mixed"}, capacity)
-        arriving = reject(arriving, limits.get("block_size"), limits.get("num_blocks"))
+        arriving = reject(arriving, limits.get("block_size"), limits.get("num_blocks"), longest_of(limits))
     instances: list[Instance] = []
     if apart:
         prefill_step = steps["prefill_step"]

@@ -14,7 +14,14 @@ from servesweep.serving.reference import ReferenceScheduler, RequestState, block
 from servesweep.serving.reference_steps import StepTimes
 from strategies import EXAMPLES, PAGED, LaneCase, StepCase, Traffic, golden, lane_cases, step_cases
 
-PARTS = ("reference", "reference_queue", "reference_instances", "reference_systems", "reference_steps")
+PARTS = (
+    "reference",
+    "reference_queue",
+    "reference_vllm",
+    "reference_instances",
+    "reference_systems",
+    "reference_steps",
+)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from invariants import check_run
-from servesweep.serving.reference import ORDERS, POLICIES, Observer, RequestState, schedule
+from servesweep.serving.reference import ORDERS, Observer, RequestState, schedule
 from servesweep.serving.reference_instances import RESERVED_POLICIES
 from servesweep.serving.reference_queue import Queue
 from servesweep.serving.reference_steps import ConstantTimes
 from servesweep.serving.reference_systems import run_system
-from strategies import LaneCase, lane_cases
+from strategies import POLICIES, LaneCase, lane_cases
 
 ONE_SLOT: dict[str, Any] = {"policy": "mixed", "max_running": 1}
 

@@ -72,7 +72,7 @@ def test_systems(system: str, memory: str, policy: str | None, order: str | None
 
 
 def test_the_reference_knows_all_that_is_registered() -> None:
-    assert set().union(*map(policies_of, policies.SCHEDULED)) == set(reference.POLICIES)
+    assert set().union({"vllm"}, *map(policies_of, policies.SCHEDULED)) == set(reference.POLICIES)
     assert set(policies_of("reserve")) == set(reference_instances.RESERVED_POLICIES)
     assert set(routers.ROUTERS) == set(reference_systems.ROUTERS)
     assert {row.name: row.ages for row in orders.ORDERS.values()} == {
