@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .reference_cache import Contents, PrefixCache
 from .reference_queue import ORDERS, Queue, RequestState
 from .reference_vllm import VllmRules, longest_of, vllm_step
 
@@ -103,6 +104,8 @@ class ReferenceScheduler:
     token_budget   most tokens processed in a step; None: no limit
     max_tokens     most prompt tokens admitted in a step, but for a single request; None: the policy's default
     max_wait_s     who has waited so long goes first; None: nobody does
+    enable_prefix_caching  blocks are found again by their content (reference_cache.py)
+    contents       numbers of contents that several instances share
     rules          what is only for policy "vllm": the fields of VllmRules
     observer       is told what happens
     step_ends      when each step ends, in place of `step_time`: to follow a clock that is kept elsewhere
@@ -123,6 +126,8 @@ class ReferenceScheduler:
         max_wait_s: float | None = None,
         observer: Observer | None = None,
         step_ends: Iterator[float] | None = None,
+        enable_prefix_caching: bool = False,
+        contents: Contents | None = None,
         **rules: Any,
     ) -> None:
         self.step_time, self.step_ends, self.observer = step_time, step_ends, observer
@@ -130,6 +135,10 @@ class ReferenceScheduler:
         self.block_size, self.num_blocks = block_size, num_blocks or 0
         self.token_budget = token_budget or math.inf
         self.max_tokens: float = max_tokens or MAX_TOKENS.get(policy, math.inf)
+        self.cache: PrefixCache | None = None
+        if enable_prefix_caching:
+            assert block_size is not None
+            self.cache = PrefixCache(self.num_blocks, contents or Contents(block_size))
         self.time: float = 0
         self.free = self.num_blocks
         self.arriving = deque(sorted(requests, key=ORDERS["arrival"].key))
@@ -141,6 +150,8 @@ class ReferenceScheduler:
         self.steps = self.prefill_tokens = self.recomputed_tokens = self.peak_blocks = 0
         self.running_steps = self.block_steps = 0  # sums over steps of running requests and of blocks held
         self.busy_s = 0.0
+        self.refound_tokens = 0  # found in the prefix cache by admissions after a preemption
+        self.preempting = False  # somebody has been preempted in this step
         self.stalls = 0  # steps that preempted somebody since the last token was sent
         assert all(fits_alone(request, block_size, num_blocks) for request in self.arriving)
 
@@ -157,6 +168,7 @@ class ReferenceScheduler:
 
     def step(self) -> None:
         """Make up a batch, process it, let go who is done."""
+        self.preempting = False
         start, batch = self.time, self.compose(self)
         running, blocks = self.running, self.num_blocks - self.free
         pieces, emitted, tokens = self.process(batch)
@@ -184,9 +196,12 @@ class ReferenceScheduler:
                     self.preempt(self.running.pop())
                 if request.status == "decode":
                     self.take(request, 1)
+            if self.cache is not None and request.status == "decode":
+                self.cache.register(request, request.prompt + request.emitted)
 
     def preempt(self, request: RequestState) -> None:
         """Who has just been taken off the running waits again."""
+        self.preempting = True
         self.release(request)
         request.status, request.done = "waiting", 0  # prefill progress is lost, sent tokens stay sent
         request.preemptions += 1
@@ -199,21 +214,55 @@ class ReferenceScheduler:
         before, tokens = len(self.running), 0
         if self.waiting.young:
             self.waiting.age(self.time)
+        cache, idle = self.cache, 0
+        found: list[int] = []
+        left = self.share_out() if cache is not None else 0
+        if self.preempting and cache is not None:
+            return []  # without a cache nobody would fit
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
             target = request.prompt + request.emitted
             tokens += target
             blocks = blocks_of(target, self.block_size)
-            if blocks > self.free or (len(self.running) > before and tokens > self.max_tokens):
+            if cache is not None:
+                found, idle = cache.find(request)
+                blocks -= len(found)
+                tokens -= len(found) * cache.block_size
+            if blocks + idle > self.free or (len(self.running) > before and tokens > self.max_tokens):
                 break
-            self.start(blocks)
+            self.start(blocks, found, idle)
+            if cache is not None:
+                piece = min(left, target - request.done)
+                left -= piece
+                cache.register(request, request.done + piece)
         return self.running[before:]
 
-    def start(self, blocks: int) -> None:
-        """The head of the queue runs from now on, with so many blocks."""
+    def share_out(self) -> Any:
+        """What those that run leave of the token budget; what they will compute of their prompts becomes known."""
+        assert self.cache is not None
+        left: Any = self.token_budget
+        for request in self.running:
+            piece = 1
+            if request.status == "prefill":
+                piece = min(left, request.prompt + request.emitted - request.done)
+                self.cache.register(request, request.done + piece)
+            left -= piece
+        return left
+
+    def start(self, blocks: int, found: list[int], idle: int) -> None:
+        """The head of the queue runs from now on, with blocks found, `idle` of them nobody's, and so many new ones."""
         request = self.waiting.admit(self.time)
         self.running.append(request)
         request.status = "prefill"
+        if self.cache is not None:
+            self.cache.share(request, found)
+            request.blocks = len(found)
+            self.free -= idle
+            request.done = request.found = request.blocks * self.cache.block_size
+            if request.preemptions:
+                self.refound_tokens += request.found
+            else:
+                self.found_at_first(request)
         self.take(request, blocks)
         if self.observer is not None:
             self.observer.on_admit(request, self.time)
@@ -276,12 +325,18 @@ class ReferenceScheduler:
                 self.observer.on_finish(request, self.time)
         self.running = [request for request in self.running if request.status != "finished"]
 
+    def found_at_first(self, request: RequestState) -> None:
+        """The first admission of a request has found tokens."""
+        request.cached_tokens = request.found
+
     def take(self, request: RequestState, blocks: int) -> None:
         request.blocks += blocks
         self.free -= blocks
+        if self.cache is not None:
+            self.cache.take(request, blocks)
 
     def release(self, request: RequestState) -> None:
-        self.free += request.blocks
+        self.free += request.blocks if self.cache is None else self.cache.release(request)
         request.blocks = 0
 
 

@@ -58,9 +58,10 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     """
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
-    scheduler = one_scheduler(system)
+    scheduler, texts = one_scheduler(system), texts_of(work)
     if scheduler is not None:
-        return schedule(*traffic, step_times(scheduler.step).mixed, **limits(scheduler), observer=observer)[1]
+        step_time = step_times(scheduler.step).mixed
+        return schedule(*traffic, step_time, texts=texts, **limits(scheduler), observer=observer)[1]
     options = _options(system, *_STEPS)
     router, seed = options["router"], options.pop("router_seed")
     if "link" in options:
@@ -70,11 +71,22 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
         *traffic,
         {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
         priorities=_priorities(work),
+        texts=texts,
         draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
         observer=observer,
         **options,
     )
     return requests
+
+
+def texts_of(work: Workload) -> list[list[tuple[int, int]]] | None:
+    """What each request's prompt and answer are made of, in the words of `RequestState.texts`; None: its own alone."""
+    texts = getattr(work, "texts", None)
+    if texts is None:
+        return None
+    pairs = list(zip(texts.segment.tolist(), texts.tokens.tolist(), strict=True))
+    start, answers = texts.start.tolist(), zip(texts.answer.tolist(), work.output_tokens.tolist(), strict=True)
+    return [[*pairs[start[i] : start[i + 1]], own] for i, own in enumerate(answers)]
 
 
 def one_scheduler(system: System) -> Scheduler | None:

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .reference import Observer, ReferenceScheduler, RequestState
+from .reference_cache import PrefixCache
 from .reference_queue import Queue
 from .reference_steps import ConstantTimes, StepTimes
 
@@ -100,9 +101,11 @@ class PrefillInstance(Unit):
 
     load = 0
 
-    def __init__(self, times: StepTimes | ConstantTimes, max_tokens: int, queue: Queue) -> None:
+    def __init__(
+        self, times: StepTimes | ConstantTimes, max_tokens: int, queue: Queue, cache: PrefixCache | None = None
+    ) -> None:
         super().__init__()
-        self.times, self.max_tokens, self.queue = times, max_tokens, queue
+        self.times, self.max_tokens, self.queue, self.cache = times, max_tokens, queue, cache
         self.batch: list[RequestState] = []
 
     def size(self, request: RequestState) -> int:
@@ -118,12 +121,23 @@ class PrefillInstance(Unit):
             return None
         if queue.young:
             queue.age(now)
-        tokens = 0
-        while queue and (not batch or tokens + queue[0].prompt <= self.max_tokens):
-            tokens += queue[0].prompt
+        tokens = pairs = 0
+        while queue:
+            request = queue[0]
+            found = [] if self.cache is None else self.cache.find(request)[0]
+            hit = 0 if self.cache is None else len(found) * self.cache.block_size
+            if batch and tokens + request.prompt - hit > self.max_tokens:
+                break
             batch.append(queue.admit(now))
-        self.instance.load -= tokens
-        duration = self.times.prefill([request.prompt for request in batch])
+            self.instance.load -= request.prompt
+            tokens += request.prompt - hit
+            pairs += request.prompt * (request.prompt + 1) // 2 - hit * (hit + 1) // 2
+            if self.cache is not None:
+                request.found = request.cached_tokens = hit
+                self.cache.share(request, found)
+                self.cache.take(request, min(request.prompt // self.cache.block_size - len(found), self.cache.free))
+                self.cache.register(request, len(self.cache.tables[request]) * self.cache.block_size)
+        duration = self.times.mixed(0, 0, tokens, pairs)
         for request in batch:
             request.first_token = now + duration
             if observer is not None:
@@ -132,6 +146,8 @@ class PrefillInstance(Unit):
 
     def end(self, now: float) -> None:
         for request in self.batch:
+            if self.cache is not None:
+                self.cache.release(request)
             self.leave(request)
         self.batch = []
 
@@ -303,6 +319,9 @@ class DecodeScheduler(ReferenceScheduler):
             if not request.preemptions:
                 request.status = "decode"
         return admitted
+
+    def found_at_first(self, request: RequestState) -> None:
+        """Blocks are shared, but nothing is saved: the KV has come all the same."""
 
 
 class SchedulerUnit(Unit):

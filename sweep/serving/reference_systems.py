@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .reference import Observer, ReferenceScheduler, RequestState, reject
+from .reference_cache import Contents, PrefixCache
 from .reference_instances import (
     ColocatedInstance,
     DecodeScheduler,
@@ -112,6 +113,7 @@ def run_system(
     steps: dict[str, Any],
     *,
     priorities: Sequence[int] | None = None,
+    texts: Sequence[list[tuple[Any, int]]] | None = None,
     router: str = "least_loaded",
     draws: Sequence[Sequence[Any]] = ((), ()),
     observer: Observer | None = None,
@@ -124,6 +126,7 @@ def run_system(
     system    "colocated", "disaggregated", "prefill_only" or "decode_only"
     steps     StepTimes `step`, or `prefill_step` and `decode_step`
     router    a row of ROUTERS
+    texts     what prompts and answers are made of, as in `schedule`
     draws     the router's, of stages 0 and 1
     observer  is told what happens; its steps are `ReservedStep` under reserved memory, else `Step`
     options   those of servesweep.run_<system>; `link` as a dict
@@ -134,12 +137,17 @@ def run_system(
     """
     columns = zip(arrivals, prompts, outputs, priorities or [0] * len(arrivals), strict=True)
     requests = [RequestState(i, *row) for i, row in enumerate(columns)]
+    for request, own in zip(requests, texts or (), strict=False):
+        request.texts = own
     for request in requests:
         request.ready = request.arrival
     arriving = sorted(requests, key=attrgetter("ready", "key"))
     counts = [options.pop(f"n_{name}", 1) for name in ("instances", "prefill", "decode")]
     max_tokens, link = options.pop("max_tokens", 4096), options.pop("link", IB_NDR)
     reserve = options.pop("memory", "reserve") == "reserve"
+    kept, contents = options.pop("prefix_cache_blocks", None), None
+    if options.get("enable_prefix_caching"):  # a number for a content, whoever holds it
+        contents = options["contents"] = Contents(options["block_size"])
     ordering: dict[str, Any] = {name: options.pop(name) for name in ("order", "max_wait_s") if name in options}
 
     if ordering and system == "decode_only":
@@ -151,7 +159,9 @@ def run_system(
         return instances
 
     def prefill(step: Any) -> list[Unit]:
-        return [PrefillInstance(step, max_tokens, Queue(**ordering))]
+        blocks = step.kv_capacity // contents.block_size if contents and kept is None else kept
+        cache = None if contents is None else PrefixCache(blocks, contents)
+        return [PrefillInstance(step, max_tokens, Queue(**ordering), cache)]
 
     if system == "prefill_only":
         return requests, stage(0, "prefill", counts[0], lambda: prefill(steps["step"]))

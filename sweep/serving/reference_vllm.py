@@ -77,19 +77,19 @@ def vllm_step(scheduler: Any) -> list[RequestState]:
     cap: float = threshold if threshold and len(scheduler.running) + len(scheduler.waiting) > 1 else math.inf
     scheduler.shares = {}
     batch: list[RequestState] = []
-    left, preempted = go_on(scheduler, batch, cap)
-    if preempted:
+    left = go_on(scheduler, batch, cap)
+    if scheduler.preempting:
         scheduler.stalls += 1
     elif scheduler.waiting:
         begin(scheduler, batch, cap, left)
     return batch
 
 
-def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> tuple[float, bool]:
-    """Tokens for the running. Returns what is left of the budget, and whether anybody was preempted."""
+def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
+    """Tokens for the running. Returns what is left of the budget."""
     running, size, shares = scheduler.running, scheduler.block_size, scheduler.shares
-    assert shares is not None
-    left, preempted, i = scheduler.token_budget, False, 0
+    left: float = scheduler.token_budget
+    i = 0
     while i < len(running) and left > 0:
         request = running[i]
         n: Any = 1
@@ -100,7 +100,6 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> tuple[float,
         if size is not None and computed + n > request.blocks * size:
             need = -(-(computed + n) // size) - request.blocks
             while need > scheduler.free:
-                preempted = True
                 at = victim(scheduler)
                 loser = running.pop(at)
                 scheduler.preempt(loser)
@@ -114,12 +113,14 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> tuple[float,
                 scheduler.take(request, need)
             if request.status == "waiting":
                 continue  # with who has moved up to its place; there is nobody if the last is always the victim
+        if scheduler.cache is not None:
+            scheduler.cache.register(request, computed + n)
         batch.append(request)
         if request.status == "prefill":
             shares[request] = n
         left -= n
         i += 1
-    return left, preempted
+    return left
 
 
 def victim(scheduler: Any) -> int:
@@ -138,26 +139,32 @@ def victim(scheduler: Any) -> int:
 def begin(scheduler: Any, batch: list[RequestState], cap: float, left: float) -> None:
     """Admit heads of the queue while the budget lasts, until one does not fit."""
     waiting, running, rules, size = scheduler.waiting, scheduler.running, scheduler.rules, scheduler.block_size
-    shares = scheduler.shares
-    assert shares is not None
+    shares, cache = scheduler.shares, scheduler.cache
+    found: list[int] = []
+    idle = done = 0
     spare = math.floor(rules.watermark * (scheduler.num_blocks + 1))  # vLLM counts the null block
     if waiting.young:
         waiting.age(scheduler.time)
     while waiting and left > 0 and len(running) < scheduler.max_running:
         request = waiting[0]
         target = request.prompt + request.emitted
-        n: Any = min(target, cap)
+        if cache is not None:
+            found, idle = cache.find(request)
+            done = len(found) * size
+        n: Any = min(target - done, cap)
         if n > left:
             if not rules.enable_chunked_prefill:
                 break
             n = left
         blocks = 0
         if size is not None:
-            blocks = -(-n // size)
-            asked = -(-target // size) if rules.reserve_full_isl else blocks
+            blocks = -(-(done + n) // size) - len(found)
+            asked = idle + (-(-target // size) - len(found) if rules.reserve_full_isl else blocks)
             if asked + (spare if running else 0) > scheduler.free:
                 break
-        scheduler.start(blocks)
+        scheduler.start(blocks, found, idle)
+        if cache is not None:
+            cache.register(request, done + n)
         shares[request] = n
         batch.append(request)
         left -= n

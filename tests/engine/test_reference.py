@@ -18,6 +18,7 @@ PARTS = (
     "reference",
     "reference_queue",
     "reference_vllm",
+    "reference_cache",
     "reference_instances",
     "reference_systems",
     "reference_steps",

@@ -1,18 +1,23 @@
 """The reference's policy `vllm`: recorded decisions of vLLM, step by step, and what holds on any run."""
 
+from random import Random
 from typing import Any
 
 import pytest
+from servesweep.serving.reference import POLICIES, schedule
+from servesweep.serving.reference_steps import ConstantTimes
+from servesweep.serving.reference_systems import run_system
+from servesweep.serving.reference_vllm import STALLS
+from shared_texts import boundaries, check_boundary, limits, requests
 from strategies import golden
 from vllm_decisions import decide
 
 FILES = ("fcfs", "options", "prefix-caching", "more")
-CASES = [
-    pytest.param(case, id=f"{name}: {case['name']}")
-    for name in FILES
-    for case in golden(f"vllm/{name}")
-    if not case["inputs"].get("enable_prefix_caching")
-]
+CASES = [pytest.param(case, id=f"{name}: {case['name']}") for name in FILES for case in golden(f"vllm/{name}")]
+
+
+def test_all_recorded_cases_are_here() -> None:
+    assert len(CASES) == 70
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -21,3 +26,85 @@ def test_it_decides_as_vllm_did(case: dict[str, Any]) -> None:
     for step, recorded in zip(decided["steps"], case["outputs"]["steps"], strict=False):
         assert step == recorded
     assert decided == case["outputs"]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_holds_at_every_boundary(policy: str, caching: bool) -> None:
+    met = {"preemptions": 0, "hits": 0}
+    for seed in range(150):
+        rng = Random(seed)
+        columns = requests(rng)
+        options = {**limits(rng, columns, policy), "enable_prefix_caching": caching}
+        for state in boundaries(columns, options):
+            check_boundary(state, policy)
+            met["preemptions"] += sum(request.preemptions for request in state.running)
+            met["hits"] += sum(request.cached_tokens for request in state.running)
+    assert met["preemptions"] > 0
+    assert (met["hits"] > 0) == caching
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_without_a_budget_it_is_mixed(caching: bool) -> None:
+    for seed in range(300):
+        rng = Random(seed)
+        columns = requests(rng)
+        options = {**limits(rng, columns, "mixed"), "order": "arrival", "enable_prefix_caching": caching}
+        assert answers(columns, options) == answers(columns, {**options, "policy": "vllm"})
+
+
+def test_with_plentiful_memory_it_is_chunked() -> None:
+    for seed in range(300):
+        rng = Random(seed)
+        columns = requests(rng)
+        options = {**limits(rng, columns, "chunked"), "order": "arrival", "num_blocks": 10_000}
+        mine = answers(columns, {**options, "policy": "vllm"})
+        assert mine == answers(columns, options)
+        unlimited = {**options, "policy": "vllm", "block_size": None, "num_blocks": None}
+        assert mine == answers(columns, unlimited)
+
+
+def answers(columns: dict[str, Any], options: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What became of each request, with steps that are not alike."""
+
+    def step_time(decoding: int, context: int, chunk: int, pairs: int) -> float:
+        return 1 + decoding / 8 + chunk / 64 + (context + pairs) / 4096
+
+    _, served = schedule(**columns, step_time=step_time, **options)
+    return [(r.first_token, r.finish, r.preemptions, r.cached_tokens) for r in served]
+
+
+def test_equals_do_not_evict_each_other_for_ever() -> None:
+    """Two prompts in pieces of one token, each as large as the memory: vLLM's rules alone would never end."""
+    options = {"policy": "vllm", "order": "priority", "long_prefill_token_threshold": 1, "reserve_full_isl": False}
+    scheduler, served = schedule(
+        [0, 0], [8, 8], [1, 1], lambda *_: 1, max_running=2, block_size=1, num_blocks=8, token_budget=4, **options
+    )
+    assert all(request.status == "finished" for request in served)
+    assert max(request.preemptions for request in served) >= STALLS // 2
+    assert scheduler.steps < 10 * STALLS
+
+
+def test_what_is_too_long_is_refused() -> None:
+    traffic: Any = ([0] * 3, [3, 4, 5], [3, 3, 3], lambda *_: 1)
+    for limit in ({"max_model_len": 7}, {"enable_chunked_prefill": False, "token_budget": 7}):
+        _, served = schedule(*traffic, policy="vllm", max_running=2, **limit)
+        assert [request.status for request in served] == ["finished", "finished", "rejected"]
+
+
+@pytest.mark.parametrize("system", ["colocated", "disaggregated", "prefill_only", "decode_only"])
+def test_a_prefix_cache_in_every_system(system: str) -> None:
+    """Four times the same 8 tokens, one after the other, on two instances in turn: the second time there is a hit."""
+    columns = ([0, 100, 200, 300], [9] * 4, [3] * 4)
+    names = ("prefill_step", "decode_step") if system == "disaggregated" else ("step",)
+    options: dict[str, Any] = {"block_size": 4, "enable_prefix_caching": True, "router": "round_robin"}
+    options |= {"n_prefill": 2} if system == "disaggregated" else {"n_instances": 2}
+    if system in ("colocated", "decode_only", "disaggregated"):
+        options |= {"memory": "paged", "max_running": 2, "num_blocks": 10}
+    if system == "colocated":
+        options["policy"] = "vllm"
+    if system in ("prefill_only", "disaggregated"):
+        options["prefix_cache_blocks"] = 10
+    texts = [[("s", 9), (f"o{i}", 3)] for i in range(4)]
+    served, _ = run_system(system, *columns, {name: ConstantTimes(1) for name in names}, texts=texts, **options)
+    assert [request.cached_tokens for request in served] == ([0] * 4 if system == "decode_only" else [0, 0, 8, 8])
