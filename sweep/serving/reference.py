@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .reference_cache import Contents, PrefixCache
 from .reference_queue import ORDERS, Queue, RequestState
-from .reference_vllm import VllmRules, longest_of, vllm_step
+from .reference_vllm import VllmRules, follow_up, longest_of, vllm_step
 
 __all__ = [
     "ORDERS",
@@ -87,6 +87,8 @@ POLICIES: dict[str, Callable[["ReferenceScheduler"], list[RequestState]]] = {
     "prefill_first": prefills_or_decodes,
     "vllm": vllm_step,
 }
+FOLLOW_UPS: dict[str, Callable[["ReferenceScheduler", list[RequestState], int], None]] = {"vllm": follow_up}
+NOTHING: list[int] = []  # is found without a prefix cache
 MAX_TOKENS: dict[str, float] = {"prefill_first": 4096}  # default of a policy; elsewhere all that fit are admitted
 
 
@@ -105,7 +107,7 @@ class ReferenceScheduler:
     max_tokens     most prompt tokens admitted in a step, but for a single request; None: the policy's default
     max_wait_s     who has waited so long goes first; None: nobody does
     enable_prefix_caching  blocks are found again by their content (reference_cache.py)
-    contents       numbers of contents that several instances share
+    contents       numbers of contents, if instances share them
     rules          what is only for policy "vllm": the fields of VllmRules
     observer       is told what happens
     step_ends      when each step ends, in place of `step_time`: to follow a clock that is kept elsewhere
@@ -131,7 +133,7 @@ class ReferenceScheduler:
         **rules: Any,
     ) -> None:
         self.step_time, self.step_ends, self.observer = step_time, step_ends, observer
-        self.compose, self.max_running = POLICIES[policy], max_running
+        self.compose, self.follow_up, self.max_running = POLICIES[policy], FOLLOW_UPS.get(policy), max_running
         self.block_size, self.num_blocks = block_size, num_blocks or 0
         self.token_budget = token_budget or math.inf
         self.max_tokens: float = max_tokens or MAX_TOKENS.get(policy, math.inf)
@@ -143,6 +145,8 @@ class ReferenceScheduler:
         self.free = self.num_blocks
         self.arriving = deque(sorted(requests, key=ORDERS["arrival"].key))
         self.rules = VllmRules(order == "priority", **rules)
+        self.fixed: list[RequestState] | None = None  # batch of the next step, under async scheduling
+        self.unknown: set[RequestState] = set()  # their last token is not known yet, likewise
         self.shares: dict[RequestState, int] | None = None  # of the prefills, where the policy deals them out
         self.waiting = Queue(order, max_wait_s, preempted_first=policy != "vllm" or order != "priority")
         self.running: list[RequestState] = []  # in order of admission
@@ -180,10 +184,10 @@ class ReferenceScheduler:
         self.busy_s += self.time - start
         if self.observer is not None:
             self.observer.on_step(self, Step(start, self.time, running, batch, pieces, emitted, tokens, blocks))
+        if self.follow_up is not None:
+            self.follow_up(self, batch, emitted)
         if self.finished:
             self.finish()
-        if emitted:
-            self.stalls = 0
 
     def grow(self) -> None:
         """Give each decoding request room for the token that it is about to write, the oldest first."""
@@ -195,9 +199,14 @@ class ReferenceScheduler:
                 while request.status == "decode" and self.free == 0:
                     self.preempt(self.running.pop())
                 if request.status == "decode":
-                    self.take(request, 1)
-            if self.cache is not None and request.status == "decode":
-                self.cache.register(request, request.prompt + request.emitted)
+                    request.blocks += 1
+                    self.free -= 1
+                    if self.cache is not None:
+                        self.cache.take(request, 1)
+        if self.cache is not None:
+            for request in self.running:
+                if request.status == "decode":
+                    self.cache.register(request, request.prompt + request.emitted)
 
     def preempt(self, request: RequestState) -> None:
         """Who has just been taken off the running waits again."""
@@ -211,14 +220,16 @@ class ReferenceScheduler:
 
     def admit(self) -> list[RequestState]:
         """Admit heads of the queue until one does not fit: nobody skips ahead. Returns those admitted."""
+        cache, found, idle, left = self.cache, NOTHING, 0, 0
+        if cache is not None:
+            left = self.share_out()
+            if self.preempting:
+                return []  # without a cache nobody would fit
+        if not self.waiting:
+            return []
         before, tokens = len(self.running), 0
         if self.waiting.young:
             self.waiting.age(self.time)
-        cache, idle = self.cache, 0
-        found: list[int] = []
-        left = self.share_out() if cache is not None else 0
-        if self.preempting and cache is not None:
-            return []  # without a cache nobody would fit
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
             target = request.prompt + request.emitted
@@ -261,8 +272,8 @@ class ReferenceScheduler:
             request.done = request.found = request.blocks * self.cache.block_size
             if request.preemptions:
                 self.refound_tokens += request.found
-            else:
-                self.found_at_first(request)
+            elif math.isnan(request.first_token):  # on an instance that decodes only nothing is saved
+                request.cached_tokens = request.found
         self.take(request, blocks)
         if self.observer is not None:
             self.observer.on_admit(request, self.time)
@@ -319,15 +330,13 @@ class ReferenceScheduler:
     def finish(self) -> None:
         """Who has sent all tokens leaves; the blocks are free from the next step on."""
         for request in self.finished:
+            if request.status == "waiting":  # preempted for the next step, which was fixed before
+                self.waiting.drop(request)
             request.status, request.finish = "finished", self.time
             self.release(request)
             if self.observer is not None:
                 self.observer.on_finish(request, self.time)
         self.running = [request for request in self.running if request.status != "finished"]
-
-    def found_at_first(self, request: RequestState) -> None:
-        """The first admission of a request has found tokens."""
-        request.cached_tokens = request.found
 
     def take(self, request: RequestState, blocks: int) -> None:
         request.blocks += blocks
@@ -336,8 +345,9 @@ class ReferenceScheduler:
             self.cache.take(request, blocks)
 
     def release(self, request: RequestState) -> None:
-        self.free += request.blocks if self.cache is None else self.cache.release(request)
-        request.blocks = 0
+        if request.blocks:
+            self.free += request.blocks if self.cache is None else self.cache.release(request)
+            request.blocks = 0
 
 
 def blocks_of(tokens: int, block_size: int | None) -> int:

@@ -320,9 +320,6 @@ class DecodeScheduler(ReferenceScheduler):
                 request.status = "decode"
         return admitted
 
-    def found_at_first(self, request: RequestState) -> None:
-        """Blocks are shared, but nothing is saved: the KV has come all the same."""
-
 
 class SchedulerUnit(Unit):
     """A scheduler, which works a whole step out when it begins."""

@@ -87,6 +87,11 @@ class Queue(deque[RequestState]):
         else:
             self.put_in(request)
 
+    def drop(self, request: RequestState) -> None:
+        """A preempted request waits no longer."""
+        self.remove(request)
+        self.front -= self.preempted_first
+
     def age(self, now: float) -> None:
         """A step begins now: those of `young` who have waited long go first."""
         while self.max_wait_s is not None and self.young and self.young[0].arrival + self.max_wait_s <= now:

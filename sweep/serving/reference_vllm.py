@@ -28,6 +28,19 @@ do in vLLM. When 1,000 steps have preempted somebody since a token was last sent
 tokens the count returns to 0 at its end), the victim among equals is the one admitted *last*, until a token is sent.
 The one admitted first then stays and gets on, so a token comes.
 
+Async scheduling: the batch of a step is fixed when the step before it begins, right after that one's own. This is our
+rule; unlike all above it is not tested against vLLM.
+
+- What the step under way computes counts as computed, and the tokens that it sends as sent, so decodes go on. But they
+  are not known: a block with such a token is registered when that step ends, and nobody finds it before.
+- Who sends its last token in the step under way gets nothing (its length is known), but keeps place and blocks until
+  that step has ended. So they are free one step later than otherwise.
+- Those are seen that have arrived when the step under way begins. So a request mostly waits one step more.
+- If nobody gets a token nothing is fixed: the next batch is made up when the step under way has ended, or on an idle
+  instance when a request arrives; it begins at once, and then the one after it is fixed.
+- A victim that takes part in the step under way keeps the token that it sends there. If that is its last, it leaves the
+  queue when that step ends. *Admitted* is the beginning of the step for whose batch a request was taken.
+
 Refused are requests that never fit into the blocks; with prompt + output > `max_model_len`, as by vLLM's server; and
 without chunked prefill with prompt + output > `token_budget`. With unlimited memory there is no gate and no preemption.
 
@@ -52,6 +65,7 @@ class VllmRules(NamedTuple):
     enable_chunked_prefill        prompts may be split
     reserve_full_isl              admission asks whether the whole sequence fits, not only the first chunk
     watermark                     part of the blocks that an admission leaves free while others run
+    async_scheduling              the batch of a step is fixed when the step before begins
     max_model_len                 most tokens of prompt and answer; None: no limit. It matters to `longest_of` alone
     """
 
@@ -60,6 +74,7 @@ class VllmRules(NamedTuple):
     enable_chunked_prefill: bool = True
     reserve_full_isl: bool = True
     watermark: float = 0.0
+    async_scheduling: bool = False
     max_model_len: int | None = None
 
 
@@ -72,6 +87,15 @@ def longest_of(limits: dict[str, Any]) -> float:
 
 
 def vllm_step(scheduler: Any) -> list[RequestState]:
+    """The batch that was fixed a step ago, or one that is made up now."""
+    batch: list[RequestState]
+    if scheduler.fixed:
+        batch, scheduler.fixed = scheduler.fixed, None
+        return batch
+    return make_up(scheduler)
+
+
+def make_up(scheduler: Any) -> list[RequestState]:
     """Who runs gets tokens in the order of admission, then heads of the queue, all from one budget."""
     threshold = scheduler.rules.long_prefill_token_threshold
     cap: float = threshold if threshold and len(scheduler.running) + len(scheduler.waiting) > 1 else math.inf
@@ -88,6 +112,7 @@ def vllm_step(scheduler: Any) -> list[RequestState]:
 def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
     """Tokens for the running. Returns what is left of the budget."""
     running, size, shares = scheduler.running, scheduler.block_size, scheduler.shares
+    ends = scheduler.finished if scheduler.rules.async_scheduling else None
     left: float = scheduler.token_budget
     i = 0
     while i < len(running) and left > 0:
@@ -97,16 +122,25 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
         if request.status == "prefill":
             n = min(computed + 1 - request.done, cap, left)
             computed = request.done
+        elif ends and request.emitted == request.output:
+            i += 1
+            continue
+        elif size is None or computed + 1 < request.blocks * size:  # nothing is to be decided
+            batch.append(request)
+            left -= 1
+            i += 1
+            continue
         if size is not None and computed + n > request.blocks * size:
             need = -(-(computed + n) // size) - request.blocks
             while need > scheduler.free:
                 at = victim(scheduler)
                 loser = running.pop(at)
                 scheduler.preempt(loser)
-                if at < i:  # it has tokens of this step, and gives them back
-                    batch.remove(loser)
-                    left += shares.pop(loser, 1)
+                if at < i:
                     i -= 1
+                    if loser in batch:  # it has tokens of this step, and gives them back
+                        batch.remove(loser)
+                        left += shares.pop(loser, 1)
                 elif at == i:
                     break
             else:
@@ -114,13 +148,39 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
             if request.status == "waiting":
                 continue  # with who has moved up to its place; there is nobody if the last is always the victim
         if scheduler.cache is not None:
-            scheduler.cache.register(request, computed + n)
+            scheduler.cache.register(request, min(computed + n, known(scheduler, request)))
         batch.append(request)
         if request.status == "prefill":
             shares[request] = n
         left -= n
         i += 1
     return left
+
+
+def known(scheduler: Any, request: RequestState) -> int:
+    """Tokens of a request that are known."""
+    return request.prompt + request.emitted - (request in scheduler.unknown)
+
+
+def follow_up(scheduler: Any, batch: list[RequestState], emitted: int) -> None:
+    """A batch has been processed. Under async scheduling its step only begins now: fix the next one."""
+    if emitted:
+        scheduler.stalls = 0
+    if scheduler.rules.async_scheduling:
+        fix_next(scheduler, batch)
+
+
+def fix_next(scheduler: Any, batch: list[RequestState]) -> None:
+    """Make up the batch after this one, whose tokens are not known yet."""
+    scheduler.unknown = {request for request in batch if request.status == "decode"}
+    scheduler.preempting = False
+    scheduler.fixed = make_up(scheduler)
+    scheduler.unknown = set()
+    if scheduler.cache is not None:  # the step ends, and all is known
+        for request in scheduler.fixed:
+            piece = scheduler.shares.get(request, 1)
+            done = request.done if request.status == "prefill" else request.prompt + request.emitted - 1
+            scheduler.cache.register(request, done + piece)
 
 
 def victim(scheduler: Any) -> int:
@@ -164,7 +224,7 @@ def begin(scheduler: Any, batch: list[RequestState], cap: float, left: float) ->
                 break
         scheduler.start(blocks, found, idle)
         if cache is not None:
-            cache.register(request, done + n)
+            cache.register(request, min(done + n, known(scheduler, request)))
         shares[request] = n
         batch.append(request)
         left -= n
