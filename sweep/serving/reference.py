@@ -145,8 +145,6 @@ class ReferenceScheduler:
         self.free = self.num_blocks
         self.arriving = deque(sorted(requests, key=ORDERS["arrival"].key))
         self.rules = VllmRules(order == "priority", **rules)
-        self.fixed: list[RequestState] | None = None  # batch of the next step, under async scheduling
-        self.unknown: set[RequestState] = set()  # their last token is not known yet, likewise
         self.shares: dict[RequestState, int] | None = None  # of the prefills, where the policy deals them out
         self.waiting = Queue(order, max_wait_s, preempted_first=policy != "vllm" or order != "priority")
         self.running: list[RequestState] = []  # in order of admission
@@ -156,7 +154,6 @@ class ReferenceScheduler:
         self.busy_s = 0.0
         self.refound_tokens = 0  # found in the prefix cache by admissions after a preemption
         self.preempting = False  # somebody has been preempted in this step
-        self.stalls = 0  # steps that preempted somebody since the last token was sent
         assert all(fits_alone(request, block_size, num_blocks) for request in self.arriving)
 
     def boundaries(self) -> Iterator["ReferenceScheduler"]:

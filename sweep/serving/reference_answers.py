@@ -58,10 +58,10 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     """
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
-    scheduler, texts = one_scheduler(system), texts_of(work)
+    scheduler = one_scheduler(system)
     if scheduler is not None:
         step_time = step_times(scheduler.step).mixed
-        return schedule(*traffic, step_time, texts=texts, **limits(scheduler), observer=observer)[1]
+        return schedule(*traffic, step_time, **limits(scheduler), observer=observer)[1]
     options = _options(system, *_STEPS)
     router, seed = options["router"], options.pop("router_seed")
     if "link" in options:
@@ -71,7 +71,7 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
         *traffic,
         {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
         priorities=_priorities(work),
-        texts=texts,
+        texts=texts_of(work),
         draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
         observer=observer,
         **options,
@@ -99,8 +99,9 @@ def one_scheduler(system: System) -> Scheduler | None:
 
 
 def limits(scheduler: Scheduler) -> dict[str, Any]:
-    """A scheduler's options and priorities, in the words of the reference's `schedule`."""
-    return {**_options(scheduler, "step"), "priorities": _priorities(scheduler.workload)}
+    """A scheduler's options, priorities and texts, in the words of the reference's `schedule`."""
+    work = scheduler.workload
+    return {**_options(scheduler, "step"), "priorities": _priorities(work), "texts": texts_of(work)}
 
 
 def disagreement(result: Result, expected: list[RequestState]) -> str | None:

@@ -48,15 +48,17 @@ It imports nothing of the package but the reference's own parts, and of `schedul
 """
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from .reference_queue import RequestState
 
 STALLS = 1000  # so many steps may preempt somebody and no token be sent before the guard against livelock works
 
 
-class VllmRules(NamedTuple):
-    """What policy `vllm` can be told.
+@dataclass(slots=True)
+class VllmRules:
+    """What policy `vllm` can be told, and what it keeps in mind.
 
     Parameters
     ----------
@@ -76,6 +78,9 @@ class VllmRules(NamedTuple):
     watermark: float = 0.0
     async_scheduling: bool = False
     max_model_len: int | None = None
+    stalls: int = field(default=0, init=False)  # steps that preempted somebody since the last token was sent
+    fixed: list[RequestState] = field(default_factory=list, init=False)  # the next batch, if it is fixed
+    unknown: set[RequestState] = field(default_factory=set, init=False)  # their last token is not known yet
 
 
 def longest_of(limits: dict[str, Any]) -> float:
@@ -89,8 +94,8 @@ def longest_of(limits: dict[str, Any]) -> float:
 def vllm_step(scheduler: Any) -> list[RequestState]:
     """The batch that was fixed a step ago, or one that is made up now."""
     batch: list[RequestState]
-    if scheduler.fixed:
-        batch, scheduler.fixed = scheduler.fixed, None
+    if scheduler.rules.fixed:
+        batch, scheduler.rules.fixed = scheduler.rules.fixed, []
         return batch
     return make_up(scheduler)
 
@@ -103,7 +108,7 @@ def make_up(scheduler: Any) -> list[RequestState]:
     batch: list[RequestState] = []
     left = go_on(scheduler, batch, cap)
     if scheduler.preempting:
-        scheduler.stalls += 1
+        scheduler.rules.stalls += 1
     elif scheduler.waiting:
         begin(scheduler, batch, cap, left)
     return batch
@@ -117,17 +122,21 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
     i = 0
     while i < len(running) and left > 0:
         request = running[i]
+        if (
+            request.status == "decode"
+            and (size is None or request.prompt + request.emitted < request.blocks * size)
+            and not ends
+        ):
+            batch.append(request)  # nothing is to be decided
+            left -= 1
+            i += 1
+            continue
         n: Any = 1
         computed = request.prompt + request.emitted - 1
         if request.status == "prefill":
             n = min(computed + 1 - request.done, cap, left)
             computed = request.done
         elif ends and request.emitted == request.output:
-            i += 1
-            continue
-        elif size is None or computed + 1 < request.blocks * size:  # nothing is to be decided
-            batch.append(request)
-            left -= 1
             i += 1
             continue
         if size is not None and computed + n > request.blocks * size:
@@ -159,25 +168,25 @@ def go_on(scheduler: Any, batch: list[RequestState], cap: float) -> float:
 
 def known(scheduler: Any, request: RequestState) -> int:
     """Tokens of a request that are known."""
-    return request.prompt + request.emitted - (request in scheduler.unknown)
+    return request.prompt + request.emitted - (request in scheduler.rules.unknown)
 
 
 def follow_up(scheduler: Any, batch: list[RequestState], emitted: int) -> None:
     """A batch has been processed. Under async scheduling its step only begins now: fix the next one."""
     if emitted:
-        scheduler.stalls = 0
+        scheduler.rules.stalls = 0
     if scheduler.rules.async_scheduling:
         fix_next(scheduler, batch)
 
 
 def fix_next(scheduler: Any, batch: list[RequestState]) -> None:
     """Make up the batch after this one, whose tokens are not known yet."""
-    scheduler.unknown = {request for request in batch if request.status == "decode"}
+    scheduler.rules.unknown = {request for request in batch if request.status == "decode"}
     scheduler.preempting = False
-    scheduler.fixed = make_up(scheduler)
-    scheduler.unknown = set()
+    scheduler.rules.fixed = make_up(scheduler)
+    scheduler.rules.unknown = set()
     if scheduler.cache is not None:  # the step ends, and all is known
-        for request in scheduler.fixed:
+        for request in scheduler.rules.fixed:
             piece = scheduler.shares.get(request, 1)
             done = request.done if request.status == "prefill" else request.prompt + request.emitted - 1
             scheduler.cache.register(request, done + piece)
@@ -191,7 +200,7 @@ def victim(scheduler: Any) -> int:
         return last
     ranks = [(request.priority, request.arrival) for request in running]
     worst = max(ranks)
-    if scheduler.stalls < STALLS:
+    if scheduler.rules.stalls < STALLS:
         return ranks.index(worst)
     return last - ranks[::-1].index(worst)  # who was admitted first stays, and gets on
 

@@ -1,10 +1,13 @@
 """The reference's policy `vllm`: recorded decisions of vLLM, step by step, and what holds on any run."""
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from servesweep.serving.reference import POLICIES, schedule
+from servesweep.serving.reference_answers import texts_of
 from servesweep.serving.reference_steps import ConstantTimes
 from servesweep.serving.reference_systems import run_system
 from servesweep.serving.reference_vllm import STALLS
@@ -141,3 +144,12 @@ def test_what_holds_under_async_scheduling(caching: bool) -> None:
             assert held + state.free == state.num_blocks
             assert len(state.running) <= state.max_running
             assert all(request.emitted < request.output for request in [*state.running, *state.waiting])
+
+
+def test_texts_of_a_workload_in_the_words_of_the_reference() -> None:
+    texts = SimpleNamespace(
+        start=np.array([0, 2, 3]), segment=np.array([5, 6, 5]), tokens=np.array([3, 2, 9]), answer=np.array([0, 1])
+    )
+    work: Any = SimpleNamespace(texts=texts, output_tokens=np.array([7, 8]))
+    assert texts_of(work) == [[(5, 3), (6, 2), (0, 7)], [(5, 9), (1, 8)]]
+    assert texts_of(SimpleNamespace(texts=None)) is None  # type: ignore[arg-type]
