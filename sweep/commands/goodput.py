@@ -71,6 +71,7 @@ def add(commands: Commands) -> None:
         "--baseline", metavar="POLICY", help="policy or system that others are compared with (the experiment's first)"
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the tables (default: results/<name>)")
+    parser.add_argument("--fresh", action="store_true", help="replace what DIR holds, be it of other settings")
     parser.add_argument("--trace", metavar="FILE", help="serve the requests of this trace instead")
     parser.add_argument(
         "--workers", metavar="N", type=at_least_one, help="processes (default: as many as are worth it)"
@@ -92,6 +93,8 @@ def _goodput(options: argparse.Namespace) -> int:
     from ..goodput.search import search_plan, searched_plan
     from ..reports.frontier import best_goodputs, check_baseline, format_goodputs
     from ..reports.goodput_tables import goodput_json, print_frontier
+    from ..runner.directory import check_directory, output_directory
+    from ..tables.filenames import GOODPUT_FILES
 
     asked = GoodputOptions(
         attainment=options.attainment,
@@ -112,9 +115,12 @@ def _goodput(options: argparse.Namespace) -> int:
         settings=options.set,
     )
     baseline = check_baseline(plan, options.baseline)
+    check_directory(output_directory(plan.experiment, options.out), GOODPUT_FILES, ())
     if not options.quiet:
         say(format_workloads(workload_texts(plan)))
-    found = search_plan(plan, asked, workers=options.workers, out=options.out, progress=not options.quiet)
+    found = search_plan(
+        plan, asked, workers=options.workers, out=options.out, progress=not options.quiet, fresh=options.fresh
+    )
     best = best_goodputs(found.df)
     with printing(f"the tables are in {found.directory}"):
         if options.json:

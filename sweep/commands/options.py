@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..escapes import in_json
-from ..streams import printing
+from ..streams import printing, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,13 +39,28 @@ def add_command(
 
 
 def load_run(name: str, table: TableName = "cells", where: str | None = None) -> pd.DataFrame:
-    """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong."""
+    """A table of the run named on the command line, less the rows that `where` leaves out; ConfigError if wrong.
+
+    Says on stderr when something newer was begun there, and has not ended.
+    """
     from ..analysis.selection import find_run, rows_where
     from ..tables.reading import load
 
     with asked_of(name, table):
-        frame = load(find_run(name), table)
-        return frame if where is None else rows_where(frame, where)
+        directory = find_run(name)
+        frame = load(directory, table)
+        chosen = frame if where is None else rows_where(frame, where)
+    tell_of_newer_work(directory, table)
+    return chosen
+
+
+def tell_of_newer_work(directory: Path, table: TableName = "cells") -> None:
+    """Say on stderr that a table is older than what has begun, and not ended, in its directory."""
+    from ..tables.unfinished import newer_work
+
+    note = newer_work(directory, table)
+    if note:
+        say(f"Warning: {note}")
 
 
 @contextmanager

@@ -70,6 +70,7 @@ def add(commands: Commands) -> None:
             help=f"share of the requests, the {which} to arrive, that are not counted",
         )
     parser.add_argument("--out", metavar="DIR", help="directory of the tables (default: results/<name>)")
+    parser.add_argument("--fresh", action="store_true", help="replace what DIR holds, be it of other settings")
     parser.add_argument("--trace", metavar="FILE", help="serve the requests of this trace instead")
     parser.add_argument(
         "--workers", metavar="N", type=at_least_one, help="processes (default: as many as are worth it)"
@@ -105,6 +106,7 @@ def _placement(options: argparse.Namespace) -> int:
         trace=options.trace,
         settings=options.set,
         progress=not options.quiet,
+        fresh=options.fresh,
     )
     with printing(f"the tables are in {found.directory}"):
         if options.json:

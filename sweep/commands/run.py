@@ -108,9 +108,11 @@ def _run(options: argparse.Namespace) -> int:
     from ..analysis.ranking import best_by_policy, best_json
     from ..analysis.verdicts import format_rejections, format_slos, format_verdict
     from ..reports.sweep_tables import print_best
+    from ..runner.directory import check_directory, output_directory
     from ..runner.run import counts_text
     from ..runner.runner import run_plan
 
+    check_directory(output_directory(experiment, options.out))
     if not options.quiet:
         say(format_workloads(workload_texts(plan)))
     run = run_plan(

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..streams import tell
-from .options import RUN_HELP, add_command, at_least_one, print_json
+from .options import RUN_HELP, add_command, at_least_one, print_json, tell_of_newer_work
 
 if TYPE_CHECKING:
     from .options import Commands
@@ -39,6 +39,7 @@ def _verify(options: argparse.Namespace) -> int:
         directory = find_run(options.run)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
+    tell_of_newer_work(directory)
     cells, differences = verify_run(directory, options.k, seed=options.seed, trace=options.trace)
     if options.json:
         print_json({"cells": cells, "differences": [vars(difference) for difference in differences]})

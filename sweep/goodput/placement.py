@@ -7,43 +7,44 @@ under every SLO (Zhong et al., OSDI 2024, section 4.1; docs/placement.md says wh
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .. import checks
 from ..experiment.plan import Plan
-from ..experiment.sizes import MAX_CELLS
-from ..experiment.tables import TABLES, ConfigError, Experiment
+from ..experiment.tables import ConfigError, Experiment
 from ..measures.slo import SLO
-from ..messages import shown
-from ..runner.directory import environment, output_directory, prepare_directory, write_json
-from ..tables.build import placement_table, write_table
-from ..tables.filenames import PLACEMENT_FACTS, PLACEMENT_FILES, table_file
+from ..runner.directory import as_json, environment, output_directory, prepare_directory
+from ..runner.hold import Hold, holds, refuse_other
+from ..streams import say
+from ..tables.atomic_write import take_away, write_together
+from ..tables.build import placement_table, write_parquet
+from ..tables.filenames import GOODPUT_FILES, PLACEMENT_FACTS, PLACEMENT_FILES, table_file
 from ..tables.reading import table_of
 from ..tables.schemas import PLACEMENT_SCHEMA
 from .options import GoodputOptions
-from .search import Goodput, search_plan, searched_experiment, searched_plan
+from .placement_plans import (
+    ROLE_SLOS,
+    Row,
+    gpus_to_split,
+    joint_plan,
+    parallelism_rows,
+    placed_experiment,
+    role_plan,
+    split_plan,
+)
+from .search import Goodput, search_plan, writing
 from .splits import Parallelism, Split, balanced_split, choose_split
 from .verdict import placement_cautions, placement_verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_GPUS = 100_000  # to split: every number of instances is looked at
-ROLE_SLOS = {"prefill": "ttft", "decode": "tpot"}
-
-Row = Mapping[str, Any]  # of the goodput or the placement table
-_SEARCHED = {  # keys that may have several values: what is searched, and what only colocated systems have
-    *(("system", key) for key in ("kind", "n_instances", "n_prefill", "n_decode", "n_gpus")),
-    *((table, key) for table in ("instance", "prefill_instance", "decode_instance") for key in ("tp", "pp")),
-    *(("scheduler", key) for key in ("policy", "token_budget", "chunk_budget")),
-}
+PARTS = (*ROLE_SLOS, "joint")  # folders of the searches
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def find_placement(
     trace: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] | None = None,
     progress: bool = True,
+    fresh: bool = False,
 ) -> Placement:
     """Choose parallelism and number of prefill and decode instances for a number of GPUs; writes the tables.
 
@@ -148,7 +150,7 @@ def find_placement(
         As for `find_goodput`; TTFT and TPOT must be limited.
     attainment, lo, hi, rel_tol
         See `GoodputOptions`; `lo` and `hi` are in requests/s, and an upper end that passes is doubled.
-    warmup, cooldown, workers, out, trace, settings, progress
+    warmup, cooldown, workers, out, trace, settings, progress, fresh
         As for `find_goodput`.
 
     Returns
@@ -167,177 +169,66 @@ def find_placement(
     """
     started = time.perf_counter()
     checks.whether("exhaustive", exhaustive)
+    checks.whether("fresh", fresh)
     options = GoodputOptions(attainment=attainment, lo=lo, hi=hi, rel_tol=rel_tol, find_upper=True)
     experiment = placed_experiment(
         config, options, slo=slo, warmup=warmup, cooldown=cooldown, trace=trace, settings=settings
     )
-    n_gpus = _gpus(experiment, n_gpus)
+    n_gpus = gpus_to_split(experiment, n_gpus)
     plans = {role: role_plan(experiment, options, role, n_gpus) for role in ROLE_SLOS}
-    known = {role: _parallelism_rows(plan) for role, plan in plans.items()}
+    known = {role: parallelism_rows(plan) for role, plan in plans.items()}
     joint = joint_plan(experiment, options, n_gpus, known) if exhaustive else None  # too large: before any search
-    directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES, (*ROLE_SLOS, "joint"))
+    directory = prepare_directory(output_directory(experiment, out), PLACEMENT_FILES, PARTS)
 
-    def search(part: str, plan: Plan) -> Goodput:
-        return search_plan(plan, options, workers=workers, out=directory / part, progress=progress)
-
-    found = {role: search(role, plan) for role, plan in plans.items()}
-    parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
-    prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
-    split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
-    found["joint"] = search("joint", joint or split_plan(experiment, options, split))
-    parts["joint"] = _rows(found["joint"])
-    rows = placement_rows(parts, split)
     facts = {**options.tables(), "n_gpus": n_gpus, "exhaustive": exhaustive}
     tables = {key: value for key, value in experiment.tables().items() if key != "output"}
     del tables["workload"]["request_rate_rps"]
-    write_table(directory / table_file("placement"), placement_table(rows, {**tables, "placement": facts}))
+    asked = {**tables, "placement": dict(facts)}
 
-    placement = Placement(
-        experiment,
-        options,
-        directory,
-        n_gpus,
-        split,
-        balanced,
-        exhaustive,
-        placement_verdict(rows, exhaustive),
-        (
-            *dict.fromkeys(warning for part in found.values() for warning in part.warnings),
-            *placement_cautions(rows, split, balanced),
-        ),
-        sum(part.counts["failed"] for part in found.values()),
-        time.perf_counter() - started,
-    )
-    facts |= {"verdict": placement.verdict, "wall_s": round(placement.wall_s, 3)}
-    write_json(directory / PLACEMENT_FACTS, {"experiment": tables, "placement": facts, **environment()})
+    def search(part: str, plan: Plan) -> Goodput:
+        return search_plan(plan, options, workers=workers, out=directory / part, progress=progress, fresh=True)
+
+    with Hold(directory, "placement") as hold:
+        if not fresh:
+            refuse_other(directory, "placement", asked)
+        for note in hold.notes if progress else ():
+            say(note)
+        if not holds(directory, "placement", asked):  # what is there is of another placement
+            for folder, names in ((directory, PLACEMENT_FILES), *((directory / part, GOODPUT_FILES) for part in PARTS)):
+                take_away(folder, names)
+        found = {role: search(role, plan) for role, plan in plans.items()}
+        parts: dict[str, list[Row]] = {role: _rows(found[role]) for role in ROLE_SLOS}
+        prefills, decodes = (parallelisms(role, parts[role]) for role in ROLE_SLOS)
+        split, balanced = choose_split(n_gpus, prefills, decodes), balanced_split(n_gpus, prefills, decodes)
+        found["joint"] = search("joint", joint or split_plan(experiment, options, split))
+        parts["joint"] = _rows(found["joint"])
+        rows = placement_rows(parts, split)
+        placement = Placement(
+            experiment,
+            options,
+            directory,
+            n_gpus,
+            split,
+            balanced,
+            exhaustive,
+            placement_verdict(rows, exhaustive),
+            (
+                *dict.fromkeys(warning for part in found.values() for warning in part.warnings),
+                *placement_cautions(rows, split, balanced),
+            ),
+            sum(part.counts["failed"] for part in found.values()),
+            time.perf_counter() - started,
+        )
+        facts |= {"verdict": placement.verdict, "wall_s": round(placement.wall_s, 3)}
+        about = as_json({"experiment": tables, "placement": facts, **environment()})
+        table = directory / table_file("placement")
+        files: dict[Path, Callable[[BinaryIO], object]] = {
+            table: lambda file: write_parquet(file, placement_table(rows, asked)),
+            directory / PLACEMENT_FACTS: lambda file: file.write(about),
+        }
+        with writing(directory):
+            write_together(files, key=table)
     return placement
-
-
-def placed_experiment(
-    config: str | Path | Mapping[str, Any] | Experiment,
-    options: GoodputOptions,
-    *,
-    slo: SLO | Mapping[str, float | None] | None = None,
-    warmup: float | None = None,
-    cooldown: float | None = None,
-    trace: str | Path | None = None,
-    settings: Sequence[str] | Mapping[str, Any] | None = None,
-) -> Experiment:
-    """An experiment of both kinds of system, so that every key of either may be given; ConfigError if it is no single
-    question, or lacks an SLO.
-
-    The rest is as `searched_experiment` takes it.
-    """
-    kinds = (["colocated", "disaggregated"], "placement")
-    experiment = searched_experiment(
-        config,
-        options,
-        slo=slo,
-        warmup=warmup,
-        cooldown=cooldown,
-        trace=trace,
-        settings=settings,
-        further={"system.kind": kinds},
-    )
-    problems = []
-    for table in TABLES:
-        for key, values in vars(getattr(experiment, table)).items():
-            several = isinstance(values, tuple) and len(values) > 1 and (table, key) not in _SEARCHED
-            if several and experiment.in_use(table, key):
-                problems.append(
-                    f"{experiment.place(table, key)}: {table}.{key} = {shown(list(values))}: must be one value: a "
-                    "placement is for one model, chip, link and traffic; it searches tp and pp"
-                )
-    for name in ROLE_SLOS.values():
-        if getattr(experiment.slo, f"{name}_ms") == (None,):
-            problems.append(
-                f"{experiment.source}: slo: {name} must be limited too, as --slo ttft:500 tpot:50, or by ttft_ms and "
-                "tpot_ms of [slo]: prefill instances are chosen by ttft, decode instances by tpot"
-            )
-    if problems:
-        raise ConfigError(problems)
-    return experiment
-
-
-def role_plan(experiment: Experiment, options: GoodputOptions, role: str, n_gpus: int) -> Plan:
-    """One instance of a role, in every parallelism that leaves a GPU for the other role; under its SLO alone."""
-    own = {key: values for key, values in vars(getattr(experiment, f"{role}_instance")).items() if values != (None,)}
-    held = {**vars(experiment.instance), **own}
-    sizes = {tp * pp for tp in held["tp"] for pp in held["pp"]}
-    fitting = sorted(size for size in sizes if size < n_gpus)
-    if not fitting:
-        raise ConfigError([f"n_gpus = {n_gpus}: a {role} instance takes {min(sizes)} GPUs: must be more than that"])
-    name = ROLE_SLOS[role]
-    return searched_plan(
-        experiment,
-        options,
-        slo={f"{name}_ms": getattr(experiment.slo, f"{name}_ms")[0]},
-        settings={
-            **{f"instance.{key}": list(values) for key, values in own.items()},
-            "system.kind": f"{role}_only",
-            "system.n_instances": 1,
-            "system.n_gpus": fitting,
-        },
-    )
-
-
-def split_plan(experiment: Experiment, options: GoodputOptions, split: Split) -> Plan:
-    """The system of a split, under every SLO."""
-    settings: dict[str, Any] = {"system.kind": "disaggregated", "system.n_gpus": split.n_gpus}
-    for role, count, one in (("prefill", split.n_prefill, split.prefill), ("decode", split.n_decode, split.decode)):
-        settings |= {f"system.n_{role}": count, f"{role}_instance.tp": one.tp, f"{role}_instance.pp": one.pp}
-    return searched_plan(experiment, options, settings=settings)
-
-
-def joint_plan(
-    experiment: Experiment, options: GoodputOptions, n_gpus: int, parts: Mapping[str, Sequence[Row]]
-) -> Plan:
-    """Every disaggregated system of at most `n_gpus`, and every colocated one that has no room for another instance.
-
-    parts  rows of each role: parallelisms that cannot run there are left out
-    """
-    degrees = {
-        role: {key: sorted({row[key] for row in parts[role] if row["status"] != "infeasible"}) for key in ("tp", "pp")}
-        for role in ROLE_SLOS
-    }
-    sizes = {role: {tp * pp for tp in held["tp"] for pp in held["pp"]} for role, held in degrees.items()}
-    least = {role: min(row["n_gpus"] for row in parts[role] if row["status"] != "infeasible") for role in ROLE_SLOS}
-    counts = {
-        role: range(1, max(1, (n_gpus - least[other]) // least[role]) + 1)
-        for role, other in (("prefill", "decode"), ("decode", "prefill"))
-    }
-    alike = {tp * pp for tp in experiment.instance.tp for pp in experiment.instance.pp}
-    colocated = range(1, max(1, n_gpus // min(alike)) + 1)
-    splits = math.prod(map(len, (*counts.values(), *sizes.values())))
-    if splits > MAX_CELLS:
-        must = f"must be at most {MAX_CELLS:,}: fewer GPUs or parallelisms, or no exhaustive search"
-        raise ConfigError([f"n_gpus = {n_gpus}: {splits:,} splits to compare: {must}"])
-    totals = {n * size for n in colocated for size in alike}
-    totals |= {
-        n_prefill * prefill + n_decode * decode
-        for n_prefill, n_decode in itertools.product(*counts.values())
-        for prefill, decode in itertools.product(*sizes.values())
-    }
-    settings: dict[str, Any] = {
-        "system.n_gpus": sorted(total for total in totals if total <= n_gpus),
-        "system.n_instances": list(colocated),
-    }
-    for role in ROLE_SLOS:
-        settings[f"system.n_{role}"] = list(counts[role])
-        settings |= {f"{role}_instance.{key}": values for key, values in degrees[role].items()}
-    plan = searched_plan(experiment, options, settings=settings)
-    cells = [plan.cells[at] for at in plan.feasible]
-    kept = [
-        cell
-        for cell in cells
-        if cell.spec.prefill_step is not None or cell.spec.n_gpus + cell.spec.step.n_gpus > n_gpus
-    ]
-    return replace(plan, cells=tuple(kept))
-
-
-def _parallelism_rows(plan: Plan) -> list[Row]:
-    """What is known of the parallelisms of a role before they are searched, as `joint_plan` takes it."""
-    return [{**cell.columns(), "status": "infeasible" if cell.spec.infeasible else "ok"} for cell in plan.cells]
 
 
 def parallelisms(role: str, rows: Sequence[Row]) -> list[Parallelism]:
@@ -386,14 +277,3 @@ def _predicted(row: Row, rates: Mapping[str, Mapping[tuple[int, int], float | No
 def _rows(found: Goodput) -> list[Row]:
     rows: list[Row] = table_of(found.directory, "goodput").to_pylist()
     return rows
-
-
-def _gpus(experiment: Experiment, n_gpus: int | None) -> int:
-    """The number of GPUs asked for, or that of the experiment."""
-    values = experiment.system.n_gpus if n_gpus is None else (n_gpus,)
-    number = values[0]
-    if len(values) != 1 or isinstance(number, bool) or not isinstance(number, int) or not 2 <= number <= MAX_GPUS:
-        given = "is missing" if values == (None,) else f"= {shown(number if len(values) == 1 else list(values))}"
-        must = f"must be one number of at least 2 and at most {MAX_GPUS}"
-        raise ConfigError([f"n_gpus {given}: {must}, as --n-gpus 8 or system.n_gpus"])
-    return number

@@ -6,13 +6,14 @@ batches. The answers are those of `max_rate` on each configuration alone, to the
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .. import checks
 from ..experiment.plan import Plan, expand
@@ -21,13 +22,17 @@ from ..experiment.tables import ConfigError, Experiment
 from ..measures.slo import SLO, SLOS, slo_table
 from ..runner.backends import BackendLost, InProcess, iter_outcomes
 from ..runner.batches import MAX_BATCH_CELLS, estimate, make_batches
-from ..runner.directory import environment, output_directory, prepare_directory, write_json
+from ..runner.directory import as_json, environment, output_directory, prepare_directory
 from ..runner.execution import choose_workers
+from ..runner.hold import Hold, refuse_other
 from ..runner.processes import Processes
 from ..runner.progress import Progress, Silent
 from ..runner.tasks import TaskResult, make_task
 from ..serving.early_stop import EarlyStopCriterion
-from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES
+from ..streams import say
+from ..tables.atomic_write import write_together
+from ..tables.build import write_parquet, write_table
+from ..tables.filenames import GOODPUT_FACTS, GOODPUT_FILES, table_file
 from .options import NO_SLO, GoodputOptions
 from .searches import Searches
 
@@ -126,6 +131,7 @@ def find_goodput(
     progress: bool = True,
     max_batch_cells: int = MAX_BATCH_CELLS,
     look_ahead: int | None = None,
+    fresh: bool = False,
 ) -> Goodput:
     """The highest request rate that meets the SLOs, for every configuration of an experiment; writes the tables.
 
@@ -148,6 +154,8 @@ def find_goodput(
     look_ahead
         Most rates of one configuration in a round. It changes speed and the probes that are not asked for, never an
         answer. None: as many as are worth it.
+    fresh
+        Replace what the directory holds, be it of other settings.
 
     Returns
     -------
@@ -175,6 +183,7 @@ def find_goodput(
         progress=progress,
         max_batch_cells=max_batch_cells,
         look_ahead=look_ahead,
+        fresh=fresh,
     )
 
 
@@ -241,6 +250,7 @@ def search_plan(
     progress: bool = True,
     max_batch_cells: int = MAX_BATCH_CELLS,
     look_ahead: int | None = None,
+    fresh: bool = False,
 ) -> Goodput:
     """`find_goodput` for a plan that `searched_plan` has made."""
     max_batch_cells = checks.whole("max_batch_cells", max_batch_cells, 1)
@@ -250,15 +260,37 @@ def search_plan(
     slo = plan.experiment.slo
     criterion = EarlyStopCriterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
     searches = Searches(plan, options.start(), criterion, options.tables())
+    with Hold(directory, "search") as hold:
+        if not checks.whether("fresh", fresh):
+            refuse_other(directory, "search", searches.config())
+        if progress:
+            for note in hold.notes:
+                say(note)
+        return _search(searches, options, directory, workers, progress, max_batch_cells, look_ahead)
+
+
+def _search(
+    searches: Searches,
+    options: GoodputOptions,
+    directory: Path,
+    workers: int | None,
+    progress: bool,
+    max_batch_cells: int,
+    look_ahead: int | None,
+) -> Goodput:
+    """Search, round by round, in a directory that is held."""
+    plan = searches.plan
     wanted = searches.wanted(max_batch_cells, look_ahead)
     first = searches.probe_plan(wanted)
     workers = choose_workers(first, first.feasible, workers)
     backend = Processes(workers) if workers > 1 else InProcess()
     started = time.perf_counter()
-    interrupted = False
+    stopped: KeyboardInterrupt | BackendLost | None = None
     rounds: list[dict[str, Any]] = []
     expected_s = estimate(first, make_batches(first, first.feasible, workers, max_batch_cells), workers).wall_s
     decisions = searches.decisions
+    probes_file, goodput_file = (directory / table_file(table) for table in ("probes", "goodput"))
+    holds_others = os.path.lexists(goodput_file)  # an earlier search, which stays whole until this one has an answer
     with SearchProgress(decisions, 0, 4 * expected_s) if progress else Silent() as shown:
         while wanted:
             probes, begun = searches.probe_plan(wanted), time.perf_counter()
@@ -270,19 +302,17 @@ def search_plan(
             try:
                 with closing(iter_outcomes(tasks, backend)) as ended:  # closing it stops the workers
                     outcomes.extend(ended)
-            except KeyboardInterrupt:  # a round counts whole: which of its batches had ended is chance
-                interrupted = True
+            except (KeyboardInterrupt, BackendLost) as error:
+                stopped = error  # a round counts whole: which of its batches had ended is chance
                 break
-            except BackendLost as error:
-                kept = f"the rates of {len(rounds)} rounds are in {directory}" if rounds else "nothing was written"
-                raise SearchStopped(f"stopped: {error}; {kept}", alone=True) from None
             before = searches.decisions
             searches.add(wanted, outcomes, len(rounds) + 1)
             cpu_s = sum(outcome.cpu_s for outcome in outcomes)
             wall_s = time.perf_counter() - begun
             rounds.append({"probes": len(wanted), "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)})
-            with _writing(directory):
-                searches.write_probes(directory)
+            if not holds_others:
+                with writing(directory):
+                    write_table(probes_file, searches.probes_table())
             made, elapsed = decisions - searches.decisions, time.perf_counter() - started
             shown.advance(before - searches.decisions, 0, elapsed * decisions / max(made, 1))
             wanted = searches.wanted(max_batch_cells, look_ahead)
@@ -296,7 +326,7 @@ def search_plan(
         sum(round_["probes"] for round_ in rounds),
         time.perf_counter() - started,
     )
-    if rounds or not interrupted:  # a search stopped in its first round leaves an earlier one in place
+    if rounds or stopped is None:  # a search stopped in its first round leaves an earlier one in place
         facts = {
             "experiment": searches.config(),
             "counts": dict(found.counts),
@@ -305,17 +335,23 @@ def search_plan(
             "wall_s": round(found.wall_s, 3),
             "rounds": rounds,
         }
-        with _writing(directory):
-            searches.write(directory)
-            write_json(directory / GOODPUT_FACTS, facts)
-    if interrupted:
-        kept = f"the rates found so far are in {directory}" if rounds else "nothing was written"
+        files: dict[Path, Callable[[BinaryIO], object]] = {
+            probes_file: lambda file: write_parquet(file, searches.probes_table()),
+            goodput_file: lambda file: write_parquet(file, searches.goodput_table()),
+            directory / GOODPUT_FACTS: lambda file: file.write(as_json(facts)),
+        }
+        with writing(directory):
+            write_together(files, key=goodput_file)
+    kept = f"the rates found so far are in {directory}" if rounds else "nothing was written"
+    if isinstance(stopped, BackendLost):
+        raise SearchStopped(f"stopped: {stopped}; {len(rounds)} rounds ended; {kept}", alone=True)
+    if stopped is not None:
         raise SearchInterrupted(found, f"{len(rounds)} rounds ended; {kept}")
     return found
 
 
 @contextmanager
-def _writing(directory: Path) -> Iterator[None]:
+def writing(directory: Path) -> Iterator[None]:
     """Says what cannot be written, and what to do."""
     try:
         yield

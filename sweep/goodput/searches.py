@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +15,12 @@ from ..measures.slo import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Stopping, TaskResult
 from ..serving.early_stop import EarlyStopCriterion
-from ..tables.filenames import table_file
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
 from .expected_rate import averages, rate_by_averages
 from .findings import ENDINGS, finding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ENOUGH_REQUESTS = 2000
 MOST_AHEAD = 31  # rates of one search in a round
@@ -182,9 +183,9 @@ class Searches:
         tables["workload"] = {key: x for key, x in tables["workload"].items() if key != "request_rate_rps"}
         return {**tables, "goodput": dict(self.facts)}
 
-    def write_probes(self, directory: Path) -> None:
-        """Write the table of probes, by cell in plan order and then by rate."""
-        from ..tables.build import probes_table, write_table
+    def probes_table(self) -> pa.Table:
+        """The table of probes, by cell in plan order and then by rate."""
+        from ..tables.build import probes_table
 
         asked = {at: set(rates) for at, rates in self.asked.items()}
         order = np.lexsort((self.columns["request_rate_rps"], self.columns["at"])).tolist()
@@ -196,14 +197,13 @@ class Searches:
         columns["cell_id"] = [self.ids[at] for at in places]
         columns["asked"] = [rate in asked[at] for at, rate in pairs]
         columns["met"] = [self.attained[at][rate] >= self.target for at, rate in pairs]
-        write_table(directory / table_file("probes"), probes_table(columns, self.config()))
+        return probes_table(columns, self.config())
 
-    def write(self, directory: Path) -> None:
-        """Write both tables."""
-        from ..tables.build import goodput_table, write_table
+    def goodput_table(self) -> pa.Table:
+        """The table of configurations."""
+        from ..tables.build import goodput_table
 
-        self.write_probes(directory)
-        write_table(directory / table_file("goodput"), goodput_table(self.rows(), self.config()))
+        return goodput_table(self.rows(), self.config())
 
 
 def rates_ahead(searches: int, cells: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain
 from ..analysis.verdicts import format_slos
-from ..goodput.placement import ROLE_SLOS
+from ..goodput.placement_plans import ROLE_SLOS
 from ..goodput.verdict import Row, format_degrees, format_layout
 from .text_tables import print_table, with_unit
 

@@ -6,8 +6,10 @@ import base64
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,16 @@ from numpy.typing import NDArray
 from ..arrays import Floats
 from ..experiment.plan import RULES_VERSION, Plan
 from ..measures.columns import MEASURES
-from ..tables.filenames import RECORDED, table_file
+from ..tables.atomic_write import write_together
+from ..tables.filenames import RECORDED, RUN_FACTS, table_file
+from ..tables.parquet_files import text_column
 from .journal import Record
-from .recorder import Recorded, drop
+from .recorder import Recorded, clear_parts
 from .records import is_sound, measures_of
 from .tasks import TaskResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORM = f"{zlib.crc32(' '.join(MEASURES).encode()):08x}"  # of `values` in a record: which measures, in which order
 
@@ -42,6 +49,7 @@ class CellStore:
         self.batches: dict[int, Record] = {}
         self.reused: list[int] = []
         self.recorded: dict[str, Recorded] = {}
+        self._held: set[str] = set()  # cells in the tables that are there
         self.wanted: dict[str, set[int]] = {}
         self.runs: list[Record] = []  # of the journal: how each began
         self._forms: dict[str, Sequence[str]] = {FORM: MEASURES}
@@ -67,6 +75,7 @@ class CellStore:
         retry_failed  leave out cells that failed, so that they run again
         """
         notes = [note for kept in self.recorded.values() for note in kept.find()]
+        self._see_held()
         here = {cell.cell_id: at for at, cell in enumerate(self.plan.cells) if not self.status[at]}
         restored: set[int] = set()
         kept, ours = set(), False  # a million records would be gigabytes: each is used at once, the last word counts
@@ -100,6 +109,12 @@ class CellStore:
         if kept and not ours:
             notes.append(self._why_nothing(len(kept)))
         return notes
+
+    def _see_held(self) -> None:
+        """See which of these cells have rows in the table that is there."""
+        ours = {cell.cell_id for cell in self.plan.cells}
+        with suppress(ValueError):  # no table, or none that can be read
+            self._held = ours.intersection(text_column(self.directory / table_file("cells"), "cell_id"))
 
     def _restore(self, at: int, record: Record, values: Floats | None) -> None:
         """Take over a record and its measures; an empty one takes back what an earlier one gave."""
@@ -157,23 +172,33 @@ class CellStore:
             **{name: None if math.isnan(value) else value for name, value in measures},
         }
 
-    def write(self) -> None:
-        """Write the tables, rows in plan order. Cells without an outcome have no row."""
-        from ..tables.build import cells_table, timings_table, write_table
+    def write(self, facts: bytes) -> bool:
+        """Write the tables, rows in plan order, and the facts about the run. Cells without an outcome have no row.
+
+        Returns whether they were written: they are not where the tables that are there hold more.
+        """
+        from ..tables.build import cells_table, timings_table
 
         rows = [at for at, status in enumerate(self.status) if status]
-        write_table(self.directory / table_file("cells"), cells_table(self._columns(rows), _of_cells(self.plan)))
         ids = [self.plan.cells[at].cell_id for at in rows]
+        if not self._held <= set(ids):
+            return False
         numbers = self.batch[rows].tolist()
-        write_table(
-            self.directory / table_file("timings"), timings_table(ids, [self.batches.get(number) for number in numbers])
-        )
-        for table in RECORDED:
-            if table in self.recorded:
-                wanted = self.wanted[table]
-                self.recorded[table].finish([self.plan.cells[at].cell_id for at in rows if at in wanted])
-            else:
-                drop(self.directory, table)
+        made: dict[str, Callable[[], pa.Table]] = {
+            "cells": lambda: cells_table(self._columns(rows), of_cells(self.plan)),
+            "timings": lambda: timings_table(ids, [self.batches.get(number) for number in numbers]),
+        }
+        for table, kept in self.recorded.items():
+            wanted = [self.plan.cells[at].cell_id for at in rows if at in self.wanted[table]]
+            made[table] = partial(kept.table_of, wanted)
+        files: dict[Path, Callable[[BinaryIO], object]] = {
+            self.directory / table_file(name): _table(make) for name, make in made.items()
+        }
+        files[self.directory / RUN_FACTS] = lambda file: file.write(facts)
+        gone = [self.directory / table_file(table) for table in RECORDED if table not in made]
+        write_together(files, key=self.directory / table_file("cells"), without=gone)
+        clear_parts(self.directory)
+        return True
 
     def _columns(self, rows: list[int]) -> dict[str, Any]:
         parameters = [self.plan.cells[at].columns() for at in rows]
@@ -220,6 +245,13 @@ class CellStore:
         return f"{cells}: none of them is part of this experiment"
 
 
-def _of_cells(plan: Plan) -> dict[str, Any]:
+def _table(make: Callable[[], pa.Table]) -> Callable[[BinaryIO], None]:
+    """Writes a table that is made when its turn comes."""
+    from ..tables.build import write_parquet
+
+    return lambda file: write_parquet(file, make())
+
+
+def of_cells(plan: Plan) -> dict[str, Any]:
     """The experiment as the cells table keeps it: which other tables were asked for is no part of it."""
     return {key: value for key, value in plan.experiment.tables().items() if key != "output"}

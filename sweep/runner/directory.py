@@ -14,7 +14,6 @@ from typing import Any
 from .. import checks
 from ..experiment.plan import RULES_VERSION
 from ..experiment.tables import ConfigError, Experiment
-from ..tables.atomic_write import write_whole
 from ..tables.filenames import JOURNAL_NAME, PARTS, RESULTS, RUN_FILES
 
 
@@ -78,7 +77,7 @@ def prepare_directory(directory: Path, outputs: Sequence[str] = RUN_FILES, folde
     return directory
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write plain data as JSON for people and programs, the whole file or nothing."""
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """Plain data as JSON for people and programs."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))  # an escape of JSON
+    return text.encode("utf-8", "backslashreplace")  # an escape of JSON

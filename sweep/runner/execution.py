@@ -22,11 +22,12 @@ from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
 from ..streams import say
-from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FACTS
+from ..tables.filenames import JOURNAL_NAME, RECORDED
 from .backends import Backend, InProcess, iter_outcomes
 from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches, outline_workers
-from .cells import FORM, CellStore
-from .directory import environment, output_directory, prepare_directory, write_json
+from .cells import FORM, CellStore, of_cells
+from .directory import as_json, environment, output_directory, prepare_directory
+from .hold import Hold, refuse_other
 from .journal import JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
 from .processes import Processes, interrupts
 from .progress import BestSoFar, Progress, Silent
@@ -68,23 +69,30 @@ class Execution:
         self._backend_name = backend
         self._batches: list[list[int]] = []
         self.store = CellStore(plan, self.directory)
+        self._hold = Hold(self.directory, "run")
         try:
+            if not fresh:
+                refuse_other_run(plan, self.directory)
             self._journal = Journal(self.directory, fresh)
-        except JournalInUse as error:
-            raise ConfigError([str(error)]) from None
-        except OSError as error:
-            raise ConfigError(
-                [f"output {error.filename or self.directory}: cannot be written: {error.strerror}"]
-            ) from None
+        except BaseException as error:
+            self._hold.close()
+            if isinstance(error, JournalInUse):
+                raise ConfigError([str(error)]) from None
+            if isinstance(error, OSError):
+                name = error.filename or self.directory
+                raise ConfigError([f"output {name}: cannot be written: {error.strerror}"]) from None
+            raise
         try:
+            notes = []
             if fresh:
                 drop_parts(self.directory)
-            records = () if fresh else self._journal.records()
-            notes = self.store.restore(records, self._journal.refuse, retry_failed)
-            self.notes = (*self._journal.damage, *notes)
+            else:
+                notes = self.store.restore(self._journal.records(), self._journal.refuse, retry_failed)
+            self.notes = (*self._hold.notes, *self._journal.damage, *notes)
             self._backend = self._open_backend(workers, scheduler) if self.store.to_do else InProcess()
         except BaseException as error:
             self._journal.close()
+            self._hold.close()
             if isinstance(error, JournalTooNew):
                 raise ConfigError([str(error)]) from None
             raise
@@ -138,8 +146,7 @@ class Execution:
         """Write the tables of all that has ended. RunStopped when they cannot be written."""
         run = self.run()
         try:
-            self.store.write()
-            write_json(self.directory / RUN_FACTS, self._facts(run))
+            self.store.write(as_json(self._facts(run)))
         except OSError as error:
             raise self._stopped(error) from None
         return run
@@ -152,6 +159,7 @@ class Execution:
     def close(self) -> None:
         """Let go of the directory and of the cluster."""
         self._journal.close()
+        self._hold.close()
         self._backend.close()
 
     def _open_backend(self, workers: int | None, scheduler: str | None) -> Backend:
@@ -215,8 +223,14 @@ class Execution:
             "backend": self._backend_name,
             "workers": self._backend.workers,
             "wall_s": round(run.wall_s, 3),
+            "journal_bytes": self._journal.size,
             "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in self._ended_here],
         }
+
+
+def refuse_other_run(plan: Plan, directory: Path) -> None:
+    """ConfigError when a directory holds a run of other settings, or something of another experiment."""
+    refuse_other(directory, "run", of_cells(plan), [cell.cell_id for cell in plan.cells])
 
 
 def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:

@@ -146,6 +146,11 @@ class Journal:
             raise JournalError(error.errno, error.strerror, str(self.path)) from None
         self._size += len(data)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return self._size
+
     def close(self) -> None:
         """Let go of the journal and its lock."""
         os.close(self._file)

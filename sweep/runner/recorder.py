@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..tables.atomic_write import own_folder
 from ..tables.build import instances_table, requests_table, steps_table, write_table
-from ..tables.filenames import PARTS, table_file
+from ..tables.filenames import PARTS, RECORDED, table_file
 from ..tables.foreign import check_schema
 from ..tables.parquet_files import checked_column, read_schema, read_table
 from ..tables.schemas import SCHEMAS
@@ -71,14 +71,9 @@ class Recorded:
         write_table(path, part)
         self._note(path, part["cell_id"])
 
-    def finish(self, cell_ids: Sequence[str]) -> None:
-        """Write the table of these cells, in this order; those that were not kept are left out. Then the parts go."""
-        ids = [cell_id for cell_id in cell_ids if cell_id in self._places]
-        write_table(self._final, self._together(ids))
-        for path in _part_files(self._parts, self.table):
-            path.unlink()
-        if _is_own(self._parts) and not any(self._parts.iterdir()):
-            self._parts.rmdir()
+    def table_of(self, cell_ids: Sequence[str]) -> pa.Table:
+        """The table of these cells, in this order; those that were not kept are left out."""
+        return self._together([cell_id for cell_id in cell_ids if cell_id in self._places])
 
     def _note(self, path: Path, column: pa.ChunkedArray) -> None:
         """Remember where the rows of each cell lie: cells follow each other, each in one piece."""
@@ -113,11 +108,14 @@ class Recorded:
         return pa.Table.from_arrays(columns, schema=schema)
 
 
-def drop(directory: Path, table: str) -> None:
-    """Take away a table that this run was not asked for, and its parts."""
-    (directory / table_file(table)).unlink(missing_ok=True)
-    for path in _part_files(directory / PARTS, table):
-        path.unlink()
+def clear_parts(directory: Path) -> None:
+    """Take away the parts, whose rows are in the tables."""
+    parts = directory / PARTS
+    for table in RECORDED:
+        for path in _part_files(parts, table):
+            path.unlink()
+    if _is_own(parts) and not any(parts.iterdir()):
+        parts.rmdir()
 
 
 def drop_parts(directory: Path) -> None:

@@ -107,22 +107,20 @@ def timings_table(cell_ids: Sequence[str], batches: Sequence[Mapping[str, Any] |
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-    """Write a table as a Parquet file, the whole file or nothing.
+    """Write a table as a Parquet file, the whole file or nothing."""
+    write_whole(path, lambda file: write_parquet(file, table))
 
-    The same rows give the same bytes, whatever pieces the table was put together from.
-    """
 
-    def write(file: BinaryIO) -> None:
-        pq.write_table(
-            table.combine_chunks(),
-            file,
-            version="2.6",
-            compression="zstd",
-            compression_level=3,
-            row_group_size=1 << 20,
-        )
-
-    write_whole(path, write)
+def write_parquet(file: BinaryIO, table: pa.Table) -> None:
+    """Write a table into an open file. The same rows give the same bytes, whatever pieces they came in."""
+    pq.write_table(
+        table.combine_chunks(),
+        file,
+        version="2.6",
+        compression="zstd",
+        compression_level=3,
+        row_group_size=1 << 20,
+    )
 
 
 def _with_config(table: pa.Table, config: Mapping[str, Any] | None) -> pa.Table:

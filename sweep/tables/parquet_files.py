@@ -26,6 +26,15 @@ def read_table(path: Path, *, threads: bool = True) -> pa.Table:
     return _from_file(path, lambda file: file.read(use_threads=threads))
 
 
+def text_column(path: Path, column: str) -> list[str]:
+    """One column of texts of a Parquet file; UnreadableTable otherwise."""
+
+    def read(file: pq.ParquetFile) -> list[str]:
+        return [str(text) for text in file.read([column], use_threads=False)[column].to_pylist()]
+
+    return _from_file(path, read)
+
+
 def read_schema(path: Path) -> pa.Schema:
     """The schema of a Parquet file; UnreadableTable otherwise."""
     return _from_file(path, lambda file: file.schema_arrow)

@@ -176,4 +176,4 @@ def test_few_requests_are_warned_of(tmp_path):
         "200 requests are few for a search: with fewer than 2,000 the rate found is largely chance (docs/goodput.md)",
     )
     enough = {**GRID, "workload": {**GRID["workload"], "n_requests": 2000}}
-    assert find_goodput(enough, lo=1, hi=1, iters=0, **QUIET, out=tmp_path).warnings == ()
+    assert find_goodput(enough, lo=1, hi=1, iters=0, **QUIET, out=tmp_path / "enough").warnings == ()

@@ -4,7 +4,8 @@ import random
 
 import pytest
 from servesweep.experiment.tables import ConfigError
-from servesweep.goodput.placement import MAX_GPUS, find_placement
+from servesweep.goodput.placement import find_placement
+from servesweep.goodput.placement_plans import MAX_GPUS
 from servesweep.goodput.splits import Parallelism, Split, best_split
 from system_plans import tables
 

@@ -31,6 +31,6 @@ def searched(tmp_path, slo, search=None, **workload):
         "scheduler": {"policy": "mixed", "max_running": 64},
         "slo": {},
     }
-    found = find_goodput(single, slo=slo, **{**SEARCH, **(search or {})}, **QUIET, out=tmp_path)
+    found = find_goodput(single, slo=slo, **{**SEARCH, **(search or {})}, **QUIET, out=tmp_path, fresh=True)
     assert len(found.df) == 1
     return found.df.iloc[0]
