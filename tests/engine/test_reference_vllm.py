@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from servesweep.serving.reference import POLICIES, schedule
 from servesweep.serving.reference_answers import texts_of
+from servesweep.serving.reference_cache import pieces
 from servesweep.serving.reference_steps import ConstantTimes
 from servesweep.serving.reference_systems import run_system
 from servesweep.serving.reference_vllm import STALLS
@@ -153,3 +154,56 @@ def test_texts_of_a_workload_in_the_words_of_the_reference() -> None:
     work: Any = SimpleNamespace(texts=texts, output_tokens=np.array([7, 8]))
     assert texts_of(work) == [[(5, 3), (6, 2), (0, 7)], [(5, 9), (1, 8)]]
     assert texts_of(SimpleNamespace(texts=None)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_instance_of_a_system_does_what_a_scheduler_does(policy: str, asynchronous: bool) -> None:
+    for seed in range(100):
+        rng = Random(seed)
+        columns = requests(rng)
+        options = {**limits(rng, columns, policy), "enable_prefix_caching": True}
+        if policy == "vllm":
+            options["async_scheduling"] = asynchronous
+        if policy == "prefill_first":
+            options["max_tokens"] = 4096
+        traffic = [columns.pop(name) for name in ("arrivals", "prompts", "outputs")]
+        _, alone = schedule(*traffic, lambda *_: 1, **columns, **options)
+        steps = {"step": ConstantTimes(1)}
+        served, _ = run_system("colocated", *traffic, steps, **columns, memory="paged", **options)
+        for mine, other in zip(served, alone, strict=True):
+            for name in ("admitted", "first_token", "finish", "preemptions", "cached_tokens"):
+                assert getattr(mine, name) == getattr(other, name)
+
+
+@pytest.mark.parametrize("blocks", [0, 3, 10_000])
+def test_prefill_instances_keep_what_they_have_room_for(blocks: int) -> None:
+    """Without common text nothing changes; with it nothing is found that was not there, and all with room enough."""
+    hits = 0
+    for seed in range(200):
+        columns = requests(Random(seed))
+        texts, _ = columns.pop("texts"), columns.pop("priorities")
+        options: dict[str, Any] = {"block_size": 4, "enable_prefix_caching": True, "prefix_cache_blocks": blocks}
+        steps = {"step": ConstantTimes(1)}
+        plain, _ = run_system("prefill_only", *columns.values(), steps, max_tokens=30)
+        apart, _ = run_system("prefill_only", *columns.values(), steps, max_tokens=30, **options)
+        assert [r.first_token for r in apart] == [r.first_token for r in plain]
+        assert not any(r.cached_tokens for r in apart)
+        served, (instance,) = run_system(
+            "prefill_only", *columns.values(), steps, texts=texts, max_tokens=30, **options
+        )
+        cache = instance.units[0].cache  # type: ignore[attr-defined]
+        assert cache.free == blocks
+        seen: set[tuple[tuple[Any, int, int], ...]] = set()
+        for request in sorted(served, key=lambda request: (request.arrival, request.key)):
+            blocks_of_it = list(pieces(texts[request.key][:-1], 4))
+            runs = [
+                tuple(piece for block in blocks_of_it[: n + 1] for piece in block) for n in range(len(blocks_of_it))
+            ]
+            there = next((n for n, run in enumerate(runs) if run not in seen), len(runs))
+            most = 4 * min(there, (request.prompt - 1) // 4)
+            assert request.cached_tokens <= most
+            assert blocks < 10_000 or request.cached_tokens == most
+            seen.update(runs)
+            hits += request.cached_tokens
+    assert (hits > 0) == (blocks > 0)
