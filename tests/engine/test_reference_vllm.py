@@ -207,3 +207,12 @@ def test_prefill_instances_keep_what_they_have_room_for(blocks: int) -> None:
             seen.update(runs)
             hits += request.cached_tokens
     assert (hits > 0) == (blocks > 0)
+
+
+def test_a_token_of_the_step_under_way_is_not_found() -> None:
+    """B holds A's answer in its prompt, and is taken at 1 for the step from 2. A's second token is sent at 2."""
+    texts = [[("a", 2), ("o0", 6)], [("a", 2), ("o0", 3), ("b", 1), ("o1", 1)]]
+    options: dict[str, Any] = {"policy": "vllm", "max_running": 2, "block_size": 1, "num_blocks": 40}
+    options |= {"enable_prefix_caching": True, "async_scheduling": True, "texts": texts}
+    _, served = schedule([0, 0.5], [2, 6], [6, 1], lambda *_: 1, **options)
+    assert (served[1].admitted, served[1].cached_tokens) == (2, 3)
