@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import servesweep
+from patience import HANGS_S
 from servesweep import plots
 from servesweep.measures.latencies import LATENCIES
 from servesweep.plots.figures import _DRAWN
@@ -166,7 +167,7 @@ def test_a_checker_finds_what_is_misspelt_and_nothing_else(tmp_path: Path) -> No
     command += ["--follow-imports", "silent", "--ignore-missing-imports"]
     # Installed packages are found by themselves, and must not be on this path.
     environment = {} if where.name == "site-packages" else {"MYPYPATH": str(where)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=HANGS_S)
     complaints = set(
         re.findall(r"^(\w+)\.py:\d+: error: .*(?:incompatible type|No overload)", done.stdout, re.MULTILINE)
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import HANGS_S
 
 pytestmark = pytest.mark.process
 
@@ -38,9 +39,8 @@ if __name__ == "__main__":
         outcomes = iter_outcomes(iter([Large(1), *[Large(400)] * 6]), Processes(2))
         next(outcomes)
         time.sleep(seconds)
-        begun = time.perf_counter()
         outcomes.close()
-        print(time.perf_counter() - begun)
+        print("closed")
     else:
         tasks = iter([Large(1), Large(400, seconds), Large(2)])
         for outcome in iter_outcomes(tasks, Processes(2)):
@@ -59,7 +59,7 @@ def run(tmp_path):
             [sys.executable, script, what, str(seconds)],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=HANGS_S,
             env=environment,
             check=False,
         )
@@ -71,7 +71,7 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.3, 0.9, 1.3, 1.6, 1.9])
 def test_stopping_does_not_wait_for_the_rest_of_an_outcome(run, seconds):
-    assert float(run("close", seconds)) < 10
+    assert run("close", seconds) == "closed"  # it would hang
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.7])

@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+import servesweep.runner.clusters as clusters
 import servesweep.runner.execution as execution
 import small_sweep
+from patience import HANGS_S
 from servesweep.commands.main import command_line
 from servesweep.experiment.tables import ConfigError
 from servesweep.runner.runner import run_grid
@@ -45,7 +46,7 @@ class Cluster:
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=HANGS_S)
 
     def _start(self, module, *options):
         environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
@@ -119,10 +120,10 @@ def test_a_killed_dask_worker_costs_nothing(undisturbed, folder, cluster):
         process = start(cluster.address)
         wait_until(lambda: len(kept_cells(folder / "out")) > 10)
         os.kill(pids[0], signal.SIGKILL)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANGS_S)
         assert process.returncode == 0, err
         assert digests(folder / "out") == digests(undisturbed.directory)
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=HANGS_S)
 
 
 @needs_dask
@@ -147,13 +148,12 @@ def test_killer_cells_on_dask_are_found_and_marked(undisturbed, folder, cluster,
 def test_ctrl_c_on_dask_keeps_what_has_ended(undisturbed, folder, cluster):
     process = start(cluster.address)
     wait_until(lambda: len(kept_cells(folder / "out")) > 10)
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert time.monotonic() - began < 5
+    _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     kept = len(kept_cells(folder / "out"))
+    assert kept < FEASIBLE  # it did not wait for the rest
     assert f"interrupted: {kept} of {CELLS} cells ended" in err
     assert run_grid("small.toml", out="out", progress=False).counts["reused"] == kept
     assert digests(folder / "out") == digests(undisturbed.directory)
@@ -166,7 +166,7 @@ def test_a_dask_scheduler_that_goes_away_stops_the_run_and_costs_nothing(undistu
         process = start(cluster.address)
         wait_until(lambda: len(kept_cells(folder / "out")) > 10)
         cluster.scheduler.kill()
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANGS_S)
     finally:
         cluster.stop()
     assert process.returncode == 1, err
@@ -180,10 +180,9 @@ def test_a_dask_scheduler_that_goes_away_stops_the_run_and_costs_nothing(undistu
 
 @needs_dask
 def test_a_dask_scheduler_that_is_not_there_is_an_error_within_seconds(folder, capsys):
-    began = time.monotonic()
+    assert clusters.CONNECT_S <= 10
     options = ["--backend", "dask", "--scheduler", "tcp://127.0.0.1:9", "--quiet", "--out", "out"]
     assert command_line(["run", "small.toml", *options]) == 2
-    assert time.monotonic() - began < 15
     assert "--scheduler tcp://127.0.0.1:9: no Dask scheduler answers: " in capsys.readouterr().err
     run_grid("small.toml", out="out", progress=False, settings={"seed": 0, "n_requests": 5})  # and nothing is locked
 

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import servesweep
 import servesweep.runner.execution as execution
+from patience import HANGS_S
 from servesweep.commands.main import command_line
 from servesweep.runner.runner import run_grid
 from servesweep.runner.tasks import Task
@@ -25,7 +25,7 @@ def test_a_killed_run_keeps_every_finished_cell_and_its_workers_end(undisturbed,
     assert workers
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(map(alive, workers)), 5)
+    wait_until(lambda: not any(map(alive, workers)))
     kept = kept_cells(folder / "out")
     again = run_grid("small.toml", out="out", progress=False)
     assert again.counts["reused"] == len(kept) > share * FEASIBLE
@@ -35,13 +35,12 @@ def test_a_killed_run_keeps_every_finished_cell_and_its_workers_end(undisturbed,
 def test_ctrl_c_ends_soon_and_tells_the_command_that_resumes(undisturbed, folder):
     process = start("--workers", "2", "--out", "out dir")
     wait_until(lambda: kept_cells(folder / "out dir"))
-    began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, err = process.communicate(timeout=120)
-    assert time.monotonic() - began < 2.5
+    _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert "Traceback" not in err
     kept = kept_cells(folder / "out dir")
+    assert len(kept) < FEASIBLE  # it did not wait for the rest
     assert f"interrupted: {len(kept)} of {CELLS} cells ended; their rows are in out dir" in err
     assert (
         err.splitlines()[-1] == "go on with: servesweep run small.toml --max-batch-cells 3 --workers 2 --out 'out dir'"
@@ -57,7 +56,7 @@ def test_a_killed_worker_costs_nothing(undisturbed, folder):
     for share in (0.1, 0.5):
         wait_until(lambda share=share: len(kept_cells(folder / "out")) > share * FEASIBLE and children(process.pid))
         os.kill(children(process.pid)[0], signal.SIGKILL)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err
     assert (json.loads(out)["ok"], json.loads(out)["failed"]) == (FEASIBLE, 0)
     batches = json.loads((folder / "out" / "run.json").read_text())["batches"]
@@ -126,7 +125,7 @@ def test_a_cell_that_takes_all_memory_costs_itself(folder, workers):
         preexec_fn=limited("RLIMIT_AS", 900 << 20),
         env={**os.environ, **one, "MALLOC_ARENA_MAX": "2"},
     )
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 3, err
     counts = json.loads(out)
     assert (counts["ok"], counts["failed"]) == (5, 1)
@@ -142,10 +141,10 @@ def test_a_second_run_on_the_same_directory_is_refused(folder):
     process = start("--workers", "2", "--out", "out", "--quiet")
     wait_until(lambda: kept_cells(folder / "out"))
     second = start("--out", "out")
-    _, err = second.communicate(timeout=120)
+    _, err = second.communicate(timeout=HANGS_S)
     assert second.returncode == 2
     assert f"out is in use by another run (process {process.pid} on " in err
-    assert process.wait(timeout=300) == 0
+    assert process.wait(timeout=HANGS_S) == 0
 
 
 def test_a_damaged_journal_costs_only_what_is_damaged(undisturbed, folder):

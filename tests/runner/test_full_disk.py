@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import HANGS_S
 from servesweep.runner.runner import run_grid
 from small_sweep import CELLS, FEASIBLE, SWEEP, digests, kept_cells, limited, start
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
 
 def test_a_full_disk_stops_the_run_and_keeps_what_fits(undisturbed, folder):
     process = start("--workers", "2", "--out", "out", preexec_fn=limited("RLIMIT_FSIZE", 60_000))
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 1, err
     assert "Traceback" not in err
     kept = kept_cells(folder / "out")
@@ -59,7 +60,7 @@ def test_a_disk_that_is_really_full_loses_no_finished_cell(undisturbed, folder, 
     small_disk(kb)
     for _ in range(2):  # without room, the second run gets no further and harms nothing
         process = start("--workers", "2", "--out", "disk/out")
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANGS_S)
         assert (process.returncode, "Traceback" in err) == (1, False), err
         found = re.search(FULL, err)
         assert found, err
@@ -78,7 +79,7 @@ def test_a_disk_that_fills_up_while_the_tables_are_written(undisturbed, folder, 
     small_disk(200)  # room for the journal, and then not for the cells
     for _ in range(2):
         process = start("--workers", "1", "--out", "disk/out")
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=HANGS_S)
         assert (process.returncode, "Traceback" in err) == (1, False), err
         found = re.search(FULL, err)
         assert found, err
@@ -93,7 +94,9 @@ def test_a_disk_that_fills_up_while_the_tables_are_written(undisturbed, folder, 
 def test_a_search_says_that_its_disk_is_full(folder, small_disk):
     small_disk(8)
     command = ["goodput", "small.toml", "--slo", "ttft:60", "--iters", "3", "--workers", "1", "--out", "disk/out"]
-    done = subprocess.run([sys.executable, "-m", "servesweep", *command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "servesweep", *command], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert done.returncode == 1
     full = (
         r"stopped: disk/out.*: No space left on device; tables that were written before are kept: put that right, and"
@@ -101,5 +104,6 @@ def test_a_search_says_that_its_disk_is_full(folder, small_disk):
     assert re.search(rf"^{full} start the search again$", done.stderr, re.MULTILINE), done.stderr
     small_disk(8000)
     assert (
-        subprocess.run([sys.executable, "-m", "servesweep", *command], capture_output=True, timeout=300).returncode == 0
+        subprocess.run([sys.executable, "-m", "servesweep", *command], capture_output=True, timeout=HANGS_S).returncode
+        == 0
     )

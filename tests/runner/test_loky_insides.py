@@ -29,10 +29,10 @@ def changed(what):
 
 @pytest.fixture
 def busy():
-    """A `Parallel` as `processes.Processes` makes it, with two workers, one of them at work for a minute."""
+    """A `Parallel` as `processes.Processes` makes it, with two workers, one of them at work for long."""
     with parallel_config("loky", inner_max_num_threads=1, initializer=os.getpid, initargs=()):
         parallel = Parallel(n_jobs=2, return_as="generator_unordered", batch_size=1)
-        outcomes = parallel(delayed(time.sleep)(seconds) for seconds in (0, 60))
+        outcomes = parallel(delayed(time.sleep)(seconds) for seconds in (0, 3600))
     next(outcomes)
     yield parallel, outcomes
     for process in running_workers():

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from servesweep import find_goodput, find_placement, run_grid
@@ -241,15 +242,14 @@ def kept(folder):
     return tables, sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def assert_recovers(folder, kind, undisturbed):
-    shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+def assert_recovers(folder, kind, undisturbed, killed):
     again = start(folder, kind, 0, "after", stderr=subprocess.PIPE)
     _, err = again.communicate()
     assert again.returncode == 0, err
     tables, names = kept(folder)
     assert (tables, names) == undisturbed[kind][0]
-    if os.path.isdir("/dev/shm"):
-        assert not {name for name in set(os.listdir("/dev/shm")) - shared if "joblib" in name}
+    for pid in (killed.pid, again.pid):
+        assert not list(Path("/dev/shm").glob(f"joblib_*_{pid}_*"))
 
 
 @pytest.mark.process
@@ -260,7 +260,7 @@ def test_killed_at_a_file_operation(kind, number, tmp_path, undisturbed):
     at = 1 + number * (operations - 1) // max(KILLS - 1, 1)
     process = start(written(tmp_path, kind), kind, at, ("before", "after")[number % 2])
     assert process.wait() == -signal.SIGKILL
-    assert_recovers(tmp_path, kind, undisturbed)
+    assert_recovers(tmp_path, kind, undisturbed, process)
 
 
 @pytest.mark.process
@@ -272,4 +272,4 @@ def test_killed_at_some_moment(kind, number, tmp_path, undisturbed):
         process.wait(undisturbed[kind][2] * (number + 0.5) / KILLS)
     process.kill()
     process.wait()
-    assert_recovers(tmp_path, kind, undisturbed)
+    assert_recovers(tmp_path, kind, undisturbed, process)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import servesweep
 import servesweep.runner.tasks as tasks
+from patience import HANGS_S
 from servesweep.analysis.ranking import best_by_policy
 from servesweep.analysis.verdicts import format_rejections, format_slos, format_verdict
 from servesweep.experiment.plan import expand
@@ -314,7 +315,7 @@ def test_interrupts_soon_after_the_start_leave_no_traceback(tmp_path):
         process.stderr.readline()  # what the workload is: the run begins
         time.sleep(delay_s)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS_S)
         assert process.returncode == 130, err
         assert (out, "Traceback" in err) == ("", False), err
         assert "interrupted: " in err

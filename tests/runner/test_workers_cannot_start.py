@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import servesweep
+from patience import HANGS_S
 from servesweep.runner.backends import BackendLost, Hello, WorkerDied, iter_outcomes
 from servesweep.runner.runner import run_grid
 from small_sweep import digests, kept_cells
@@ -62,7 +63,11 @@ def refused(folder):
     def run(fault, command, *options):
         out = [command, config, "--workers", "2", "--out", f"{folder}/out", *settings, *options]
         done = subprocess.run(
-            [sys.executable, "script.py", FAULTS[fault], *out], cwd=folder, capture_output=True, text=True, timeout=300
+            [sys.executable, "script.py", FAULTS[fault], *out],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
         )
         return done.returncode, done.stderr, done.stdout.partition("\n")[0]
 

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from patience import HANGS_S
 from servesweep.runner.journal import decode_line
 
 SWEEP = """\
@@ -69,7 +70,7 @@ def alive(pid):
         return False
 
 
-def wait_until(condition, seconds=200):
+def wait_until(condition, seconds=HANGS_S):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
