@@ -42,6 +42,7 @@ class Batch:
                        the records: each has one owner, the file of its class, which alone changes it
     pool               a record too, of lanes that do not serve in order of arrival; or None
     router, log        of routed lanes, and of lanes whose steps are written out; or None
+    tables             step_tables.JoinedTables of lanes whose step times are looked up; or None
 
     The other attributes are facts about all lanes, so that what nobody needs is not computed: what a fact leaves out
     would change nothing.
@@ -59,6 +60,7 @@ class Batch:
         pool: Pool | None = None,
         itl: bool = False,
         log: StepLog | None = None,
+        tables: Floats | None = None,
     ) -> None:
         lanes = params.n.size
         self.requests, self.params, self.times, self.rules = requests, params, times, rules
@@ -70,7 +72,7 @@ class Batch:
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.keeps_itl = itl and rules.decodes
-        self.step_times = LaneStepTimes(params)
+        self.step_times = LaneStepTimes(params, tables)
         most = int(np.minimum(params.max_running, params.n).max(initial=1))
         self.clock = new_clock(lanes)
         self.queue = new_waiting_queue(params, requests, rules, paged=self.paged, most=most if self.paged else 0)

@@ -37,6 +37,27 @@ def step_time_lines(
 ) -> tuple[Floats, Floats, Floats | None]:
     """first_step_s, half_slope_s, steps_to_crossover: time of the first step, half of what each further step takes
     more, and the steps until the roofline changes sides, None where it never does. [n], without pieces also [*, n]"""
+    lookup = batch.step_times.lookup
+    if lookup is None:
+        return _roofline_lines(batch, lanes, decoding, context, pieces)
+    c, done = lookup.of(lanes), batch.prefills.prefill_done
+    first, half = lookup.decode_line(c, decoding, context)
+    if pieces is not None and pieces.lanes.size:
+        rows = pieces.lanes
+        of_rows = lookup.of(rows)
+        first[rows], half[rows] = lookup.piece_line(of_rows, decoding[rows], context[rows], pieces.tokens, done[rows])
+    if lookup.everywhere:
+        return first, half, None
+    there = lookup.there[lanes]
+    drawn = _roofline_lines(batch, lanes, decoding, context, pieces)
+    most = None if drawn[2] is None else np.where(there, np.inf, drawn[2])
+    return np.where(there, first, drawn[0]), np.where(there, half, drawn[1]), most
+
+
+def _roofline_lines(
+    batch: Batch, lanes: Ints | slice, decoding: Floats, context: Floats, pieces: Pieces | None
+) -> tuple[Floats, Floats, Floats | None]:
+    """The same of rooflines."""
     times, done = batch.step_times, batch.prefills.prefill_done
     c = times.of(lanes)
     if not times.memory_bound:

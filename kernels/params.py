@@ -30,7 +30,8 @@ class Params:
     max_tokens: Floats  # prompt tokens a prefill batch (prefill_first, prefill instances)
     mixes_prefill: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
-    coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients
+    coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables
+    tables: Floats  # [L, 16] columns of step_tables.LaneTables, 0 in lanes without
 
     def widen_rows(self, old: int, new: int) -> None:
         """Rows of RequestRows that had `old` places have `new` ones."""

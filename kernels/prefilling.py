@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import itl
-from .arrays import ALL, ONE, ZERO, Bools, Floats, Ints
+from .arrays import ONE, ZERO, Bools, Floats, Ints
 from .batch import Batch
 from .logging_steps import log_prefill_step
 from .ranges import largest, spread
 from .repeated_prefills import Repeated, count_recomputed, repeat_prefills
 from .request_rows import pairs_of
 from .starting import start_decoding
-from .steptime import step_seconds
 
 
 @dataclass(slots=True)
@@ -38,6 +37,7 @@ class PrefillStep:
     pairs: Floats  # their attention work
     prefill_blocks: Floats  # held by requests in prefill during the step
     again: Repeated | None  # preempted requests whose prefill ends
+    done: Floats | None  # prompt tokens of it that were processed before, where step times depend on them
     begin_s: Floats
     end_s: Floats  # when its tokens are there
     next_s: Floats  # when the next step can begin
@@ -93,6 +93,7 @@ def choose_within_budget(batch: Batch) -> PrefillStep | None:
     if not np.count_nonzero(active):
         return None
     first, fresh = prefills.first_prefill, active
+    done = prefills.prefill_done.copy() if batch.step_times.lookup is not None else None
     repeated: tuple[Repeated, Floats, Floats] | None = None
     if queue.any_preempted:
         blocks = blocks.copy()
@@ -104,9 +105,10 @@ def choose_within_budget(batch: Batch) -> PrefillStep | None:
         fresh = active & (queue.preempted_size == queue.preempted_waiting)
     ends, tokens, pairs = _cut_by_budget(batch, fresh, share)
     if repeated is None:
-        return _step(batch, active, first, ends, (tokens, pairs), blocks, None)
+        return _step(batch, active, first, ends, (tokens, pairs), blocks, None, done)
     again, tokens_again, pairs_again = repeated
-    return _step(batch, active, first, ends, (tokens + tokens_again, pairs + pairs_again), blocks, again)
+    work = tokens + tokens_again, pairs + pairs_again
+    return _step(batch, active, first, ends, work, blocks, again, done)
 
 
 def _step(
@@ -117,10 +119,12 @@ def _step(
     work: tuple[Floats, Floats],
     blocks: Floats,
     again: Repeated | None,
+    done: Floats | None = None,
 ) -> PrefillStep:
     """The step, before it is timed."""
     now = batch.clock.now
-    return PrefillStep(active, active.astype(np.float64), first, *ends, *work, blocks, again, now, now, now, now)
+    taken = active.astype(np.float64)
+    return PrefillStep(active, taken, first, *ends, *work, blocks, again, done, now, now, now, now)
 
 
 def _cut_by_budget(batch: Batch, fresh: Bools, share: Floats) -> tuple[tuple[Ints, Floats, Floats], Floats, Floats]:
@@ -169,14 +173,15 @@ def _time(batch: Batch, step: PrefillStep) -> None:
     if batch.any_exclusive:
         mixes_prefill = batch.params.mixes_prefill
         decoding, context = decoding * mixes_prefill, context * mixes_prefill
-    work = decoding + tokens, context + step.pairs, context + tokens
-    seconds = step_seconds(times.of(ALL), *work, times.communicates) * step.taken
-    step.end_s = step.next_s = step.begin_s + seconds
     step.decoded = decoding * step.taken
-    if batch.log is not None:
+    emitted = step.taken
+    if batch.log is not None or times.lookup is not None:
         emitted = (step.end - step.first).astype(np.float64) + step.decoded
         if step.again is not None:
             emitted += np.bincount(step.again.lanes, minlength=emitted.size)
+    seconds = times.seconds(decoding, context, tokens, step.pairs, step.done, emitted) * step.taken
+    step.end_s = step.next_s = step.begin_s + seconds
+    if batch.log is not None:
         log_prefill_step(batch, batch.log, step.active, step.end_s, emitted, tokens + step.decoded, step.prefill_blocks)
     if batch.keeps_itl and batch.any_mixed:
         itl.decode_step(batch, step.active & (batch.params.mixes_prefill > ZERO), step.end_s)

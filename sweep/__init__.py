@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .goodput.search import Goodput, SearchInterrupted, SearchStopped, find_goodput
     from .goodput.splits import Parallelism, Split
     from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
+    from .hardware.operators import OperatorStepModel
     from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
+    from .hardware.profile import TableStepTimes
     from .hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
     from .measures.instances import InstanceFacts
     from .measures.latencies import MetricName
@@ -92,6 +94,8 @@ _MODULES = {
         "Link",
         "Model",
     ),
+    "hardware.operators": ("OperatorStepModel",),
+    "hardware.profile": ("TableStepTimes",),
     "hardware.step_times": (
         "ConstantStepTime",
         "StepModel",
@@ -232,6 +236,7 @@ __all__ = [
     "Model",
     "OnBad",
     "OnReject",
+    "OperatorStepModel",
     "OrderName",
     "Parallelism",
     "Placement",
@@ -255,6 +260,7 @@ __all__ = [
     "SystemName",
     "SystemResults",
     "TableName",
+    "TableStepTimes",
     "Timeline",
     "TraceReport",
     "Workload",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.steptime import step_seconds
+from ..hardware.steps import seconds_of
 from ..serving.queue import NO_QUEUE
 from ..serving.stages import UNLIMITED_TOKENS, Stage
 from ..serving.system import System
@@ -46,14 +46,14 @@ def rate_by_averages(system: System, work: Averages | None) -> float | None:
     if work is None or len(system.roles) != 1:
         return None
     stage = system.stage(system.roles[0], NO_QUEUE)
-    c, rules = stage.step.coefficients(), stage.rules
-    prefill_s = float(step_seconds(c, work.prompt, work.pairs, work.prompt))
+    step, rules = stage.step, stage.rules
+    prefill_s = float(seconds_of(step, 0.0, 0.0, work.prompt, work.pairs))
     if not rules.decodes:
         return _positive(_SHARE * stage.instances / prefill_s)
     batch = _batch(stage, work)
     beside = batch / work.output if rules.prefills and rules.decode_beside_prefill else 0.0
-    tokens, kv = batch + beside * work.prompt, batch * work.context
-    step_s = float(step_seconds(c, tokens, kv + beside * work.pairs, kv + beside * work.prompt))
+    kv = batch * work.context
+    step_s = float(seconds_of(step, batch, kv, beside * work.prompt, beside * work.pairs, beside))
     request_s = work.output * step_s / batch
     if rules.prefills and not beside:
         request_s += prefill_s

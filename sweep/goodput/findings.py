@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..kernels.steptime import step_seconds
+from ..hardware.steps import seconds_of
 from ..measures.slo import SLOS
 from .bisection import CONVERGED, LOWER_END_FAILS, UPPER_END_PASSES, Search
 
@@ -125,10 +125,10 @@ def _too_slow_alone(cell: Cell, target: float) -> str | None:
     """
     work, spec = cell.traffic.workload, cell.spec
     prompt, gaps = work.prompt_tokens.astype(np.float64), work.output_tokens - 1
-    prefill = (spec.prefill_step or spec.step).coefficients()
     # Requests of decode_only systems arrive with their first token.
-    prefill_s = step_seconds(prefill, prompt, prompt * (prompt + 1) / 2, prompt) * (spec.kind != "decode_only")
-    decode_s = np.where(gaps > 0, step_seconds(spec.step.coefficients(), 1.0, prompt + 1, prompt + 1), 0.0)
+    prefill_s = seconds_of(spec.prefill_step or spec.step, 0.0, 0.0, prompt, prompt * (prompt + 1) / 2)
+    prefill_s = prefill_s * (spec.kind != "decode_only")
+    decode_s = np.where(gaps > 0, seconds_of(spec.step, 1.0, prompt + 1, 0.0, 0.0), 0.0)
     floors = {"ttft": prefill_s, "tpot": decode_s, "e2e": prefill_s + gaps * decode_s, "itl_max": decode_s}
     what = {
         "ttft": "the prefill of the shortest prompt alone",

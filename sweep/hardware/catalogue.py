@@ -110,6 +110,11 @@ def _entry(kind: str, name: str, fields: tuple[str, ...]) -> dict[str, Any]:
     return {field: entries[name][field] for field in fields}
 
 
+def chip_file(name: str) -> dict[str, Any]:
+    """A file of facts of chips in configs/, as it is."""
+    return _file(name)
+
+
 @cache
 def _file(name: str) -> dict[str, Any]:
     # Read when first asked for: `import servesweep` pays for neither the parser nor the files.

@@ -26,7 +26,8 @@ __all__ = [
     "schedule",
 ]
 
-StepTime = Callable[[int, int, int, int], float]  # (decoding, context, prefill tokens, attention pairs) -> duration
+StepTime = Callable[[int, int, int, int, int, int], float]
+"""Decoding, context, prefill tokens, attention pairs, prompt tokens done before, requests that emit -> duration."""
 
 
 class Step(NamedTuple):
@@ -281,7 +282,7 @@ class ReferenceScheduler:
         Returns tokens processed of each prefill, tokens emitted in all, tokens processed in all.
         """
         prefilling, prefilled, finished = [], [], []
-        ctx = chunk = pairs = 0
+        ctx = chunk = pairs = before = 0
         for request in batch:
             if request.status == "decode":
                 ctx += request.prompt + request.emitted
@@ -299,6 +300,7 @@ class ReferenceScheduler:
             pieces[request] = piece = min(left, target - request.done) if shares is None else shares[request]
             left -= piece
             chunk += piece
+            before += request.done if piece else 0
             pairs += piece * request.done + piece * (piece + 1) // 2  # a token attends to those before it and to itself
             request.done += piece
             self.recomputed_tokens += piece if request.preemptions else 0
@@ -308,7 +310,7 @@ class ReferenceScheduler:
         assert left >= 0
         assert decoding + chunk > 0, "nothing would ever change again"
         if self.step_ends is None:
-            self.time += self.step_time(decoding, ctx, chunk, pairs)
+            self.time += self.step_time(decoding, ctx, chunk, pairs, before, decoding + len(prefilled))
         else:
             self.time = next(self.step_ends)
         ahead = len(finished)

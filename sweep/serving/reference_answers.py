@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ..hardware.operators import OperatorStepModel
 from ..hardware.parts import Link
-from ..hardware.step_times import ConstantStepTime, StepModel
+from ..hardware.profile import TableStepTimes
+from ..hardware.step_times import ConstantStepTime
+from ..hardware.steps import Step
 from ..measures.result import Result
 from ..workloads.workload import Workload
 from .reference import Observer, RequestState, schedule
-from .reference_steps import ConstantTimes, StepTimes
+from .reference_steps import Times, times_of
 from .reference_systems import ROUTERS, run_system
 from .scheduler import Scheduler
 from .system import System
@@ -24,14 +27,18 @@ _STEPS = ("step", "prefill_step", "decode_step")
 _TIMES = ("admitted", "first_token", "finish", "kv_ready")
 
 
-def step_times(step: StepModel | ConstantStepTime) -> StepTimes | ConstantTimes:
+def step_times(step: Step) -> Times:
     """The reference's step times of an instance."""
     if isinstance(step, ConstantStepTime):
-        return ConstantTimes(step.seconds)
+        return times_of({"seconds": step.seconds})
+    numbers = {field.name: getattr(step, field.name) for field in fields(step)}
+    if isinstance(step, TableStepTimes):
+        return times_of(numbers)
+    more = step.constants if isinstance(step, OperatorStepModel) else {"link": _link(step.link)}
     chip = step.chip
-    return StepTimes(
+    return times_of(
         {
-            **{field.name: getattr(step, field.name) for field in fields(step)},
+            **numbers,
             "model": {field.name: getattr(step.model, field.name) for field in fields(step.model)},
             "chip": {
                 "bf16": chip.bf16_flops,
@@ -39,7 +46,7 @@ def step_times(step: StepModel | ConstantStepTime) -> StepTimes | ConstantTimes:
                 "mem_bw": chip.mem_bytes_per_s,
                 "mem_cap": chip.mem_bytes,
             },
-            "link": _link(step.link),
+            **more,
         }
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .reference import Observer, ReferenceScheduler, RequestState
 from .reference_cache import PrefixCache
 from .reference_queue import Queue
-from .reference_steps import ConstantTimes, StepTimes
+from .reference_steps import Times
 
 
 class ReservedStep(NamedTuple):
@@ -101,9 +101,7 @@ class PrefillInstance(Unit):
 
     load = 0
 
-    def __init__(
-        self, times: StepTimes | ConstantTimes, max_tokens: int, queue: Queue, cache: PrefixCache | None = None
-    ) -> None:
+    def __init__(self, times: Times, max_tokens: int, queue: Queue, cache: PrefixCache | None = None) -> None:
         super().__init__()
         self.times, self.max_tokens, self.queue, self.cache = times, max_tokens, queue, cache
         self.batch: list[RequestState] = []
@@ -155,7 +153,7 @@ class PrefillInstance(Unit):
 class DecodeStream(Unit):
     """Decoding with reserved memory: one of a decode instance, or the decoding part of a colocated one."""
 
-    def __init__(self, times: StepTimes | ConstantTimes, capacity: int) -> None:
+    def __init__(self, times: Times, capacity: int) -> None:
         super().__init__()
         self.times, self.capacity = times, capacity
         self.waiting: deque[RequestState] = deque()  # in the order in which they became ready
@@ -222,7 +220,7 @@ class ColocatedInstance(DecodeStream):
 
     def __init__(
         self,
-        times: StepTimes | ConstantTimes,
+        times: Times,
         policy: str,
         max_tokens: int,
         chunk_budget: int,
@@ -285,12 +283,13 @@ def prefills_or_decodes(instance: ColocatedInstance, now: float) -> float | None
 def decodes_and_chunks(instance: ColocatedInstance, now: float) -> float | None:
     """All decode; what they leave of the chunk budget goes to who is part-way, then to heads that fit."""
     left = instance.chunk_budget - instance.running
-    chunk = pairs = 0
+    chunk = pairs = before = 0
     while left > 0 and (instance.partial or instance.head_fits()):
         request = instance.partial or instance.take(now)
         piece = min(left, request.prompt - request.done)
         pairs += piece * request.done + piece * (piece + 1) // 2
         chunk += piece
+        before += request.done
         left -= piece
         request.done += piece
         instance.partial = request if request.done < request.prompt else None
@@ -299,7 +298,8 @@ def decodes_and_chunks(instance: ColocatedInstance, now: float) -> float | None:
     instance.decoded = True
     if not instance.running and not chunk:
         return None
-    duration = instance.times.mixed(instance.running, instance.ctx, chunk, pairs)
+    emitting = instance.running + len(instance.taken)
+    duration = instance.times.mixed(instance.running, instance.ctx, chunk, pairs, before, emitting)
     return instance.took(now, now + duration, instance.running, instance.ctx, instance.reserved, chunk)
 
 

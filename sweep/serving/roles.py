@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import checks
+from ..hardware.steps import Step
 from ..kernels.rules import Rules
 from .queue import Queue
 from .stages import UNLIMITED_TOKENS, Stage
-from .system import Step, capacity_of, default_num_blocks, streams_of
+from .system import capacity_of, default_num_blocks, streams_of
 
 
 def prefill_stage(system: Any, queue: Queue, step: Step, instances: int) -> Stage:

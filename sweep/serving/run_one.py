@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from ..hardware.parts import IB_NDR, Link
+from ..hardware.steps import Step
 from ..measures.result import Result
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, OrderName
@@ -12,7 +13,7 @@ from .policies import DEFAULTS, SCHEDULED, MemoryName, PolicyName, used_or_none
 from .routers import DEFAULT_ROUTER, RouterName
 from .run import run_systems
 from .scheduler import Scheduler
-from .system import Step, System
+from .system import System
 from .systems import Colocated, DecodeMemoryName, DecodeOnly, Disaggregated, PrefillOnly
 
 OnReject = Literal["reject", "error"]

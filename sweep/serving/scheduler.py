@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks
-from ..hardware.step_times import ConstantStepTime, StepModel
+from ..hardware.steps import Step
 from ..kernels.engine import Engine
 from ..kernels.slots import NEVER_FINISHES
 from ..measures.system_results import SystemResults
@@ -70,7 +70,7 @@ class Scheduler(CheckedSystem):
     memories: ClassVar[tuple[str, ...]] = SCHEDULED
 
     workload: Workload
-    step: StepModel | ConstantStepTime
+    step: Step
     _: KW_ONLY
     policy: PolicyName
     max_running: int

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Bools, Floats, Int32s, Ints
-from ..hardware.step_times import ConstantStepTime, StepModel
+from ..hardware.steps import Step
 from ..kernels.batch import Batch
 from ..kernels.engine import Engine
 from ..kernels.params import NO_LIMIT, Params
@@ -18,6 +18,7 @@ from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
 from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router
 from ..kernels.rules import Rules
+from ..kernels.step_tables import NO_TABLES, JoinedTables, StepTables
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
 from .orders import by_rank
@@ -114,10 +115,7 @@ class StageBatch:
         # A block that holds the longest request is as good as any larger one, and the engine's rows are as wide as one.
         size = np.minimum(longest[owner], [min(stage.block_size or 1, UNLIMITED_TOKENS) for stage in per_lane])
         n = np.array([len(queue) for queue in self.queues], np.int64)
-        coefficients: dict[StepModel | ConstantStepTime, StepCoefficients] = {}
-        for stage in self.stages:
-            if stage.step not in coefficients:
-                coefficients[stage.step] = stage.step.coefficients()
+        coefficients, columns, tables = self._step_times(total)
         params = Params(
             lane=np.arange(lanes),
             row=owner * (self.width + 3),
@@ -136,6 +134,7 @@ class StageBatch:
             mixes_prefill=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=np.array([coefficients[stage.step] for stage in per_lane]).reshape(lanes, -1),
+            tables=np.array([columns[stage.step] for stage in per_lane]).reshape(lanes, -1),
         )
         block_sizes = sorted(set(size.tolist())) or [1]
         if not self.routed and not self.rules.ordered:
@@ -144,7 +143,7 @@ class StageBatch:
             rows = self._rows(arrival, prompt, total, pairs)
             times = new_request_times(lanes * self.width, itl=itl)
             self._first_tokens(times, owner, params.rate)
-            return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=itl, log=log))
+            return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=itl, log=log, tables=tables))
         pool = self._pool(owner, params.rate, arrival, prompt, total) if self.rules.ordered else None
         router, count = None, lanes
         if self.routed:
@@ -156,7 +155,30 @@ class StageBatch:
         times = new_request_times(count * self.width, routed=self.routed, itl=itl)
         self._first_tokens(times, self.queue_of, np.array([stage.rate for stage in self.stages]))
         rows = self._own_rows(lanes, width)
-        return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, pool=pool, itl=itl, log=log))
+        kept: dict[str, Any] = {"itl": itl, "log": log, "tables": tables}
+        return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, pool=pool, **kept))
+
+    def _step_times(
+        self, total: Floats
+    ) -> tuple[dict[Step, Sequence[float]], dict[Step, Sequence[float]], Floats | None]:
+        """For each kind of step times the columns of Params.coefficients and Params.tables, and all tables joined, None
+        without any."""
+        coefficients: dict[Step, Sequence[float]] = {}
+        columns: dict[Step, Sequence[float]] = {}
+        joined = JoinedTables()
+        # A step holds no more than all there is to do: tables need not be longer.
+        most = int(min(total.sum(axis=1).max(initial=1), UNLIMITED_TOKENS)) + 1
+        for stage in self.stages:
+            if stage.step in columns:
+                continue
+            c = stage.step.coefficients()
+            if isinstance(c, StepTables):
+                coefficients[stage.step] = (0.0,) * len(StepCoefficients._fields)
+                columns[stage.step] = joined.add(c, most, self.width + 1)
+            else:
+                coefficients[stage.step] = tuple(map(float, c))
+                columns[stage.step] = NO_TABLES
+        return coefficients, columns, joined.join()
 
     def _first_tokens(self, times: RequestTimes, queue_of: Ints, rate: Floats) -> None:
         """Note the first tokens of requests that come with them, for each row of `times` of a queue and rate."""

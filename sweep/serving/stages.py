@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Floats, Int32s, Ints
-from ..hardware.step_times import ConstantStepTime, StepModel
+from ..hardware.steps import Step
 from ..kernels.counters import Totals, new_totals
 from ..kernels.itl_bins import BINS
 from ..kernels.params import NO_LIMIT
@@ -38,7 +38,7 @@ class Stage:
     """
 
     queue: Queue
-    step: StepModel | ConstantStepTime
+    step: Step
     rules: Rules
     rate: float = 1.0
     instances: int = 1

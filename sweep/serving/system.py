@@ -9,14 +9,12 @@ import numpy as np
 
 from .. import checks
 from ..arrays import Floats, Ints
-from ..hardware.step_times import ConstantStepTime, StepModel
+from ..hardware.steps import KNOWS_CHIP, Step
 from ..kernels.slots import NEVER_FINISHES
 from ..workloads.workload import Workload
 from .queue import Queue
 from .routers import ROUTERS
 from .stages import UNLIMITED_TOKENS, Stage
-
-Step = StepModel | ConstantStepTime
 
 
 class System(ABC):
@@ -91,9 +89,10 @@ class CheckedSystem(System):
 
     def _check_step(self, name: str) -> None:
         step = getattr(self, name)
-        if not isinstance(step, StepModel | ConstantStepTime):
-            raise ValueError(f"{name}={step!r}: must be a StepModel or a ConstantStepTime")
-        if isinstance(step, StepModel) and step.kv_capacity_tokens() == 0:
+        if not isinstance(step, Step):
+            kinds = "a StepModel, an OperatorStepModel, TableStepTimes or a ConstantStepTime"
+            raise ValueError(f"{name}={step!r}: must be {kinds}")
+        if isinstance(step, KNOWS_CHIP) and step.kv_capacity_tokens() == 0:
             raise ValueError(
                 f"{name}: the weights of {step.model.name} do not fit {step.n_gpus} x {step.chip.name}"
                 f" (tp={step.tp}, pp={step.pp}, mem_reserve={step.mem_reserve}): no room for any KV"
@@ -118,12 +117,12 @@ class RoutedSystem(CheckedSystem):
 
 def streams_of(role: str, step: Step) -> int:
     """Batches that an instance of this role works on at a time: a decode instance has one in each pipeline stage."""
-    return step.pp if role == "decode" and isinstance(step, StepModel) else 1
+    return step.pp if role == "decode" and isinstance(step, KNOWS_CHIP) else 1
 
 
 def capacity_of(step: Step, lanes: int) -> int | None:
     """KV tokens for each of an instance's lanes; None without a limit."""
-    return None if isinstance(step, ConstantStepTime) else min(step.kv_capacity_tokens() // lanes, UNLIMITED_TOKENS)
+    return min(step.kv_capacity_tokens() // lanes, UNLIMITED_TOKENS) if isinstance(step, KNOWS_CHIP) else None
 
 
 def default_num_blocks(step: Step, block_size: int, lanes: int = 1) -> int:
@@ -133,5 +132,5 @@ def default_num_blocks(step: Step, block_size: int, lanes: int = 1) -> int:
     """
     capacity = capacity_of(step, lanes)
     if capacity is None:
-        raise ValueError("num_blocks=None: must be given, as ConstantStepTime knows no KV capacity")
+        raise ValueError(f"num_blocks=None: must be given, as {type(step).__name__} knows no KV capacity")
     return capacity // block_size * lanes

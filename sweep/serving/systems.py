@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..hardware.parts import IB_NDR, Link
-from ..hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
+from ..hardware.step_times import kv_transfer_time
+from ..hardware.steps import KNOWS_CHIP, Step
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, OrderName, check_order
 from .policies import DEFAULTS, MemoryName, PolicyName, policy_of
@@ -18,7 +19,7 @@ from .roles import check_decode_memory, decode_capacity, decode_stage, prefill_s
 from .routers import DEFAULT_ROUTER, RouterName
 from .scheduler import DEFAULT_MAX_TOKENS, Scheduler
 from .stages import Stage
-from .system import RoutedSystem, Step, capacity_of
+from .system import RoutedSystem, capacity_of
 
 DEFAULT_CHUNK_BUDGET = DEFAULTS["chunk_budget"]
 MAX_INSTANCES = 2**20
@@ -335,7 +336,7 @@ class Disaggregated(RoutedSystem):
     def __post_init__(self) -> None:
         self._check_step("prefill_step")
         self._check_step("decode_step")
-        models = [step.model for step in (self.prefill_step, self.decode_step) if isinstance(step, StepModel)]
+        models = [step.model for step in (self.prefill_step, self.decode_step) if isinstance(step, KNOWS_CHIP)]
         if len(models) == 2 and models[0] != models[1]:
             raise ValueError(
                 f"decode_step: serves {models[1].name}, must serve the model of prefill_step, {models[0].name}"
@@ -370,6 +371,6 @@ class Disaggregated(RoutedSystem):
     def transfer_s(self, prompt_tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Seconds in which the KV of prompts crosses the link."""
         step = self.prefill_step
-        if isinstance(step, ConstantStepTime):
+        if not isinstance(step, KNOWS_CHIP):
             return np.full(prompt_tokens.size, self.link.alpha_s)
         return kv_transfer_time(step.model, prompt_tokens, self.link, step.kv_bytes)

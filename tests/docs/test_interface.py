@@ -189,6 +189,7 @@ POSITIONAL = {
     "Link": 3,
     "LognormalLen": 4,
     "Model": 10,
+    "OperatorStepModel": 2,
     "PrefillOnly": 2,
     "Request": 4,
     "Result": 5,

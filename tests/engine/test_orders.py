@@ -69,7 +69,7 @@ def test_schedulers_in_seconds_are_those_of_the_reference(seed: int) -> None:
             [float(arrival) for arrival in work.arrival_s / lane.rate],
             work.prompt_tokens.tolist(),
             work.output_tokens.tolist(),
-            lambda b, context, tokens, pairs: float(step_seconds(c, b + tokens, context + pairs, context + tokens)),
+            lambda b, context, tokens, pairs, *_: float(step_seconds(c, b + tokens, context + pairs, context + tokens)),
             priorities=work.priority.tolist(),
             **{name: getattr(lane, name) for name in limits},
         )

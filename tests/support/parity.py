@@ -5,7 +5,18 @@ from typing import Any
 
 import numpy as np
 from invariants import check_run
-from servesweep import Chip, ConstantStepTime, Link, Model, Result, StepModel, Workload, run_scheduler
+from servesweep import (
+    Chip,
+    ConstantStepTime,
+    Link,
+    Model,
+    OperatorStepModel,
+    Result,
+    StepModel,
+    TableStepTimes,
+    Workload,
+    run_scheduler,
+)
 from servesweep.measures.system_results import SystemResults
 from servesweep.serving.scheduler import Scheduler
 from strategies import LOG_COLUMNS, LaneCase, Traffic
@@ -15,15 +26,19 @@ COUNTED = (*COUNTERS, "running_steps", "block_steps")
 TIMES = ("arrival_s", "admitted_s", "first_token_s", "finish_s")
 
 
-def step_model(step: dict[str, Any]) -> StepModel | ConstantStepTime:
+def step_model(step: dict[str, Any]) -> StepModel | OperatorStepModel | TableStepTimes | ConstantStepTime:
     """The package's step times of a step written as in the golden files."""
     if "seconds" in step:
         return ConstantStepTime(step["seconds"])
+    if "tokens_s" in step:
+        return TableStepTimes(**step)
     chip, link = step["chip"], step["link"]
     rest = {name: value for name, value in step.items() if name not in ("model", "chip", "link")}
+    parts = Model(**step["model"]), Chip(chip["name"], chip["bf16"], chip["fp8"], chip["mem_bw"], chip["mem_cap"])
+    if "layer_s" in step:
+        return OperatorStepModel(*parts, **rest)
     return StepModel(
-        Model(**step["model"]),
-        Chip(chip["name"], chip["bf16"], chip["fp8"], chip["mem_bw"], chip["mem_cap"]),
+        *parts,
         link=Link("link", link["alpha_s"], link["bandwidth_bytes_per_s"]),
         **rest,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity import check_against_reference, lanes_of
-from parity_systems import SystemCase, check_log, check_results, systems_of
+from parity_systems import SystemCase, assert_identical, check_log, check_results, systems_of
 from servesweep.serving import (
     orders,
     policies,
@@ -19,6 +19,7 @@ from servesweep.serving import (
 from servesweep.serving.run import run_systems
 from servesweep.serving.scheduler import Scheduler
 from strategies import LaneCase, lane_cases
+from strategies_steps import added_lanes, added_systems
 from strategies_systems import system_batches
 
 few = settings(max_examples=settings.default.max_examples // 5)  # an example is a batch
@@ -67,6 +68,38 @@ def test_systems(system: str, memory: str, policy: str | None, order: str | None
         check_results(results, cases)
         for i, log in results.step_logs.items():
             check_log(log, cases[i])
+
+    check()
+
+
+@pytest.mark.parametrize(("policy", "memory"), SCHEDULERS)
+def test_schedulers_whose_steps_are_added_up(policy: str, memory: str) -> None:
+    """Operators and knots, in one batch with rooflines and constants; each lane has the bits that it has alone."""
+
+    @few
+    @given(added_lanes(policy=policy, paged=memory == "paged"))
+    def check(cases: list[LaneCase]) -> None:
+        lanes = lanes_of(cases)
+        results = run_systems(lanes, step_log=range(0, len(cases), 2))
+        for i, case in enumerate(cases):
+            check_against_reference(results.result(i), case, results.step_logs.get(i))
+            assert_identical(results, i, run_systems([lanes[i]]), 0)
+
+    check()
+
+
+@pytest.mark.parametrize(("system", "memory", "policy", "order"), OF_SYSTEMS)
+def test_systems_whose_steps_are_added_up(system: str, memory: str, policy: str | None, order: str | None) -> None:
+    @few
+    @given(added_systems(system=system, memory=memory, policy=policy, order=order))
+    def check(cases: list[SystemCase]) -> None:
+        systems = systems_of(cases)
+        results = run_systems(systems, step_log=range(0, len(cases), 2))
+        check_results(results, cases)
+        for i, log in results.step_logs.items():
+            check_log(log, cases[i])
+        for i, one in enumerate(systems):
+            assert_identical(results, i, run_systems([one]), 0)
 
     check()
 
