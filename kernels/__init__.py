@@ -13,8 +13,9 @@ A *lane* is one instance of one configuration. All lanes of a batch advance toge
     batch                           the lanes: their records, and facts about all of them
     memory, reserved_memory         records, each with its one owner ...
     clock, counters, decodes, inflow, pool, prefills, router, step_times, waiting_queue
+    step_tables                     ... what they are made of ...
     params, request_rows, request_times, steplog, slots, residues, bitset, itl_bins, ranges, records
-                                    ... and what they are made of
+                                    ... and what that is
     arrays, rules, steptime
 
 Letters in shapes:

@@ -1,4 +1,4 @@
-"""Step times of operators added up, with constants that were measured: docs/step-times.md."""
+"""Step times of operators added up, with constants that were measured."""
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
@@ -63,7 +63,7 @@ class OperatorStepModel:
         F(T) = 2 T P_layers / (peak mfu p) (+) P_layers weight_bytes / (bandwidth mbu p) + L layer_s
                + 2 L (allreduce_s + 2 (p - 1) / p 2 T d_model / allreduce_bw), the last only if p > 1
         G(E) = 2 E P_head / (bf16 peak mfu p) (+) P_head head_bytes / (bandwidth mbu p) + sequence_s E, 0 if E = 0
-        a    = KV bytes of a token, copies of heads included / (bandwidth mbu_attention p); a' = a mixed_attention; e = a
+        a    = KV bytes of a token, with copies / (bandwidth mbu_attention p); e = a; a' = a mixed_attention
         c    = attention FLOPs of a pair / (bf16 peak mfu_attention p); g = 0; o = overhead_s
 
     F and G are exact up to 32,768; beyond, their last slope goes on. Constants that are None are the chip's in the

@@ -119,7 +119,7 @@ class PrefillInstance(Unit):
             return None
         if queue.young:
             queue.age(now)
-        tokens = pairs = 0
+        tokens = pairs = before = 0
         while queue:
             request = queue[0]
             found = [] if self.cache is None else self.cache.find(request)[0]
@@ -129,13 +129,14 @@ class PrefillInstance(Unit):
             batch.append(queue.admit(now))
             self.instance.load -= request.prompt
             tokens += request.prompt - hit
+            before += hit
             pairs += request.prompt * (request.prompt + 1) // 2 - hit * (hit + 1) // 2
             if self.cache is not None:
                 request.found = request.cached_tokens = hit
                 self.cache.share(request, found)
                 self.cache.take(request, min(request.prompt // self.cache.block_size - len(found), self.cache.free))
                 self.cache.register(request, len(self.cache.tables[request]) * self.cache.block_size)
-        duration = self.times.mixed(0, 0, tokens, pairs)
+        duration = self.times.mixed(0, 0, tokens, pairs, before, len(batch))
         for request in batch:
             request.first_token = now + duration
             if observer is not None:

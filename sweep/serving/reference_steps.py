@@ -1,4 +1,4 @@
-"""Step times in plain Python, from the formulas of docs/models.md and docs/step-times.md alone: the reference's own.
+"""Step times in plain Python, from formulas alone (docs/models.md, docs/api/hardware.rst): the reference's own.
 
 They stand beside the reference and not among the tests, because it is timed by them wherever the engine's answers are
 checked: in tests, in `servesweep doctor`, in benchmarks. A check that took the package's own step times would not see

@@ -28,6 +28,7 @@ FLOORS = (
         "slots",
         "steplog",
     },
+    {"step_tables"},
     {"clock", "counters", "decodes", "inflow", "pool", "prefills", "router", "step_times", "waiting_queue"},
     {"memory", "reserved_memory"},
     {"batch"},

@@ -71,7 +71,7 @@ def test_with_plentiful_memory_it_is_chunked() -> None:
 def answers(columns: dict[str, Any], options: dict[str, Any]) -> list[tuple[Any, ...]]:
     """What became of each request, with steps that are not alike."""
 
-    def step_time(decoding: int, context: int, chunk: int, pairs: int) -> float:
+    def step_time(decoding: int, context: int, chunk: int, pairs: int, *_: int) -> float:
         return 1 + decoding / 8 + chunk / 64 + (context + pairs) / 4096
 
     _, served = schedule(**columns, step_time=step_time, **options)
