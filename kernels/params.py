@@ -31,7 +31,7 @@ class Params:
     mixes_prefill: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables
-    tables: Floats  # [L, 16] columns of step_tables.LaneTables, 0 in lanes without
+    tables: Floats  # [L, 16] columns of step_tables.LaneTables, 0 in lanes without; [L, 0] if all are
 
     def widen_rows(self, old: int, new: int) -> None:
         """Rows of RequestRows that had `old` places have `new` ones."""

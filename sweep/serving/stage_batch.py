@@ -133,8 +133,8 @@ class StageBatch:
             max_tokens=_limits([stage.max_tokens for stage in per_lane]),
             mixes_prefill=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
-            coefficients=np.array([coefficients[stage.step] for stage in per_lane]).reshape(lanes, -1),
-            tables=np.array([columns[stage.step] for stage in per_lane]).reshape(lanes, -1),
+            coefficients=coefficients,
+            tables=columns,
         )
         block_sizes = sorted(set(size.tolist())) or [1]
         if not self.routed and not self.rules.ordered:
@@ -158,27 +158,27 @@ class StageBatch:
         kept: dict[str, Any] = {"itl": itl, "log": log, "tables": tables}
         return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, pool=pool, **kept))
 
-    def _step_times(
-        self, total: Floats
-    ) -> tuple[dict[Step, Sequence[float]], dict[Step, Sequence[float]], Floats | None]:
-        """For each kind of step times the columns of Params.coefficients and Params.tables, and all tables joined, None
-        without any."""
-        coefficients: dict[Step, Sequence[float]] = {}
-        columns: dict[Step, Sequence[float]] = {}
+    def _step_times(self, total: Floats) -> tuple[Floats, Floats, Floats | None]:
+        """Params.coefficients and Params.tables, and all tables joined, None without any."""
+        known: dict[Step, int] = {}
+        coefficients: list[Sequence[float]] = []
+        columns: list[Sequence[float]] = []
         joined = JoinedTables()
         # A step holds no more than all there is to do: tables need not be longer.
         most = int(min(total.sum(axis=1).max(initial=1), UNLIMITED_TOKENS)) + 1
         for stage in self.stages:
-            if stage.step in columns:
+            if stage.step in known:
                 continue
+            known[stage.step] = len(known)
             c = stage.step.coefficients()
-            if isinstance(c, StepTables):
-                coefficients[stage.step] = (0.0,) * len(StepCoefficients._fields)
-                columns[stage.step] = joined.add(c, most, self.width + 1)
-            else:
-                coefficients[stage.step] = tuple(map(float, c))
-                columns[stage.step] = NO_TABLES
-        return coefficients, columns, joined.join()
+            coefficients.append(
+                (0.0,) * len(StepCoefficients._fields) if isinstance(c, StepTables) else tuple(map(float, c))
+            )
+            columns.append(joined.add(c, most, self.width + 1) if isinstance(c, StepTables) else NO_TABLES)
+        of_stage = np.array([known[stage.step] for stage in self.stages], np.int64)
+        rows, tables = of_stage[self.stage_of_lane], joined.join()
+        of_lanes = np.zeros((rows.size, 0)) if tables is None else np.array(columns)[rows]
+        return np.array(coefficients, np.float64)[rows], of_lanes, tables
 
     def _first_tokens(self, times: RequestTimes, queue_of: Ints, rate: Floats) -> None:
         """Note the first tokens of requests that come with them, for each row of `times` of a queue and rate."""
