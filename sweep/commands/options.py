@@ -159,12 +159,17 @@ def slo_limits(texts: Sequence[str] | None) -> dict[str, float] | None:
         return None
     limits: dict[str, float] = {}
     problems = []
-    for name, _, text in (text.partition(":") for text in texts):
+    for given in texts:
+        name, _, text = given.partition(":")
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if name not in SLOS:
+        if not text and name not in SLOS:
+            name = re.split(r"[^a-z_]", name)[0]
+            form = f"{name if name in SLOS else SLOS[0]}:200"
+            problems.append(f"slo {given!r}: must be NAME:MS, as in {form}")
+        elif name not in SLOS:
             problems.append(f"slo {name!r}: is unknown{nearest(name, SLOS)}")
         elif f"{name}_ms" in limits:
             problems.append(f"slo {name!r}: is given twice")

@@ -37,6 +37,7 @@ class Checker:
         self.places: dict[tuple[str, ...], str] = {}  # keys that came from the command line
         self.problems: list[tuple[int, str]] = []  # line (0 where there is none) and text
         self.failed: set[tuple[str, ...]] = set()  # tables and keys that have a problem
+        self.has_unknown: set[str] = set()  # tables with unknown keys
 
     def problem(self, path: tuple[str, ...], message: str) -> None:
         """Note what is wrong with a table or key."""
@@ -82,6 +83,7 @@ class Checker:
         known = key_names(keys)
         for place, name in enumerate(name for name in entries if name not in known):
             self.problem((table, name), f": unknown key{_nearest_key(name, known, place)}")
+            self.has_unknown.add(table)  # which may be a key misspelt that others have their effect by
         values: dict[str, Any] = dict(defaults)
         for name in [name for name in known if name in entries]:
             before = len(self.problems)
@@ -100,7 +102,7 @@ class Checker:
             for name in key_names(TABLES[table]) if isinstance(entries, Mapping) else ():
                 if name in entries and self.sound(table, name) and self.judged(table, name):
                     words = unmet(read, table, name)
-                    if words:
+                    if words and not (self.has_unknown & {path[0] for path in deciders(TABLES, table, name)}):
                         self.wrong((table, name), entries[name], f"has no effect without {words}: remove it")
 
     def judged(self, table: str, name: str) -> bool:

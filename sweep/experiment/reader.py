@@ -75,7 +75,7 @@ def load_experiment(
     else:
         file, text = _read(config)
         tables = _parsed(str(config), text)
-        tables.setdefault("name", file.stem)
+        tables.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._") or "experiment")
         checker = Checker(str(config), key_lines(text), file.parent)
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
         tables["workload"] = _on_trace(tables["workload"], trace)
@@ -218,7 +218,7 @@ def _set_key(checker: Checker, tables: dict[str, Any], key: str, value: Any, wha
     if len(path) == 1 and key != "name":
         path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
     if len(path) > 2 or path[0] not in ("name", *TABLES) or (path[0] in TABLES and len(path) == 1):
-        known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
+        known = list(dict.fromkeys(["name", *(name for keys in TABLES.values() for name in key_names(keys))]))
         wanted = path[-1] or what.removeprefix("--set ")
         must = "must be key=value with a known key" if place == "--set" else "must be a known key"
         checker.problems.append((0, f"{what}: {must}{nearest(wanted, known)}"))

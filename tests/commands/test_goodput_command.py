@@ -79,7 +79,7 @@ def test_seeds_count_together(capsys):
     ("options", "message"),
     [
         (["--slo", "ttf:60"], "slo 'ttf': is unknown; did you mean \"ttft\"?"),
-        (["--slo", "ttft=200"], "slo 'ttft=200': is unknown"),
+        (["--slo", "ttft=200"], "slo 'ttft=200': must be NAME:MS, as in ttft:200"),
         (["--slo", "ttft:fast"], "slo ttft:fast: must be a positive number of milliseconds, as in ttft:200"),
         (["--slo", "ttft:-1"], "slo ttft:-1: must be a positive number"),
         (["--slo", "ttft:1", "tpot:nan"], "slo tpot:nan: must be a positive number"),
