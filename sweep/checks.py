@@ -1,15 +1,20 @@
 """Checks of single arguments: each returns the value in a plain Python type, or says what is allowed."""
 
+import functools
+import inspect
 import math
 import os
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
-from .messages import shown
+from .messages import listed, meant, nearest, shown
 
+Called = TypeVar("Called", bound=Callable[..., Any])
+Row = TypeVar("Row", bound="Named")
 MAX_TOKENS = 2**31 - 1  # the longest prompt or output: the engine counts the tokens of a request in int32
 
 
@@ -72,6 +77,65 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}={shown(value)}: must be a string that is not empty")
     return value
+
+
+def one_of(name: str, value: Any, known: Iterable[str], where: str = "") -> str:
+    """A name of those that are known; otherwise ValueError, with the closest. What is no text is none of them."""
+    known = list(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}={shown(value)}: must be one of {', '.join(known)}{where}{meant(value, known)}")
+    return value
+
+
+class Named(Protocol):
+    """A row of a registry."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def by_name(rows: Iterable[Row]) -> dict[str, Row]:
+    """A registry of rows; ValueError for a name that is empty or taken."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if text("name", row.name) in found:
+            raise ValueError(f"name={row.name!r}: is registered already")
+        found[row.name] = row
+    return found
+
+
+def spelt_out(called: Called) -> Called:
+    """A function, or a class, that says how arguments are to be given: what goes by name, and the closest name."""
+    function = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
+    given_self = isinstance(called, type)
+    parameters = list(inspect.signature(function).parameters.values())
+    most = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+    names = {one.name for one in parameters[given_self:]}
+    by_keyword = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > most:
+            raise TypeError(f"{called.__name__}: {_too_many(args[most:], most - given_self, by_keyword)}")
+        for name in kwargs:
+            if name not in names:
+                unit = " in seconds" if name.endswith("_ms") and f"{name[:-3]}_s" in names else ""
+                raise TypeError(f"{called.__name__}: {name}= is unknown{nearest(name, sorted(names))}{unit}")
+        return function(*args, **kwargs)
+
+    if isinstance(called, type):
+        called.__init__ = checked  # type: ignore[misc]
+        return called
+    return checked  # type: ignore[return-value]
+
+
+def _too_many(more: Sequence[Any], most: int, by_keyword: list[str]) -> str:
+    kind = type(more[0]).__name__.lower()
+    names = [kind] if kind in by_keyword else by_keyword
+    how = f"pass {'it' if len(names) == len(more) == 1 else 'others by name'} as {listed(f'{name}=' for name in names)}"
+    return f"takes at most {most} argument{'s' * (most != 1)} without a name, got {most + len(more)}" + (
+        f"; {how}" if names else ""
+    )
 
 
 def finite(value: Any) -> bool:

@@ -72,9 +72,7 @@ def nearest(name: Any, known: Iterable[str], usual: str = "") -> str:
     try:
         wanted, _ = float(text), list(map(float, known))
     except ValueError:
-        close = difflib.get_close_matches(text, known[:_COMPARED], n=1, cutoff=0.5)
-        if close and usual in known and len({_likeness(x, text) for x in (close[0], usual)}) == 1:
-            close = [usual]
+        close = _closest(text, known, usual)
         if close and len(known) > MOST_NAMES:
             known[:_COMPARED] = sorted(known[:_COMPARED], key=lambda one: (one != close[0], -_likeness(one, text)))
     else:
@@ -82,6 +80,25 @@ def nearest(name: Any, known: Iterable[str], usual: str = "") -> str:
         known, close = (ordered if len(known) > MOST_NAMES else known), ordered[:1]
     names = listed(known, MOST_NAMES)
     return f'; did you mean "{close[0]}"? Known: {names}' if close else f"; known: {names}"
+
+
+def meant(name: Any, known: Iterable[str]) -> str:
+    """The end of a message that has listed the known names already: the closest one, if any is close.
+
+    >>> meant("chunkd", ["mixed", "chunked"])
+    '; did you mean "chunked"?'
+    >>> meant(["chunked"], ["mixed", "chunked"])
+    ''
+    """
+    close = _closest(name[:_OF_A_NAME].lower(), list(known)) if isinstance(name, str) else []
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _closest(text: str, known: list[str], usual: str = "") -> list[str]:
+    close = difflib.get_close_matches(text, known[:_COMPARED], n=1, cutoff=0.5)
+    if close and usual in known and len({_likeness(x, text) for x in (close[0], usual)}) == 1:
+        return [usual]
+    return close
 
 
 def clipped(text: str, most: int = MOST_CHARACTERS) -> str:

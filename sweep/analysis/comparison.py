@@ -117,11 +117,13 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: Sequence[str] | None = None
     varied = [name for name in known if any(df[name].nunique(dropna=False) > 1 for df in (a, b))]
     swept = {*axes(a), *axes(b)}
     keys = [name for name in varied if name in swept]
-    if a.duplicated(keys).any() or b.duplicated(keys).any():  # a table that is not the product of its axes
+    if keys and any(df.duplicated(keys).any() for df in (a, b)):  # a table that is not the product of its axes
         keys = varied
     left, right = (_bare(df, keys, names) for df in (a, b))
-    how: dict[str, Any] = {"on": keys} if keys else {"how": "cross"}
-    cells = left.merge(right, suffixes=("_a", "_b"), **how) if keys else left.join(right, lsuffix="_a", rsuffix="_b")
+    if keys:
+        cells = left.merge(right, on=keys, suffixes=("_a", "_b"))
+    else:
+        cells = left.add_suffix("_a").join(right.add_suffix("_b"))
     if cells.empty:
         raise ValueError(
             f"the runs have no cell in common: they were joined on {', '.join(keys)}; "

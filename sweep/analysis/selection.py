@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ..escapes import one_line
 from ..experiment.cell_selection import conditions, is_written
 from ..experiment.keys import column_of
+from ..experiment.reader import ready_experiments
 from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
 from ..messages import nearest
-from ..tables.filenames import RESULTS, table_file
-from ..tables.reading import is_folder
+from ..tables.filenames import RESULTS
+from ..tables.reading import is_folder, no_such_run
 from ..tables.schemas import CELLS_SCHEMA
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ def find_run(name: str) -> Path:
     for path in (Path(name), Path(RESULTS) / name):
         if is_folder(path):
             return path
-    runs = sorted(path.parent.name for path in Path(RESULTS).glob(f"*/{table_file('cells')}"))
-    known = nearest(name, runs) if runs else f"; there are no runs under {RESULTS}/"
-    raise ValueError(f"{name} is not a run: there is no such directory{known}")
+    text = no_such_run(name)
+    if Path(name).is_file() and Path(name).suffix == ".toml":
+        text += f"; `servesweep run {one_line(name)}` runs the experiment in it"
+    elif name in ready_experiments():
+        text += f"; it is an experiment, which `servesweep run {name}` runs into {Path(RESULTS) / name}"
+    raise ValueError(text)
 
 
 def parameters(df: pd.DataFrame) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .. import streams
 from ..escapes import lines, one_line
+from ..messages import MOST_LISTED, MOST_NAMES, clipped, listed, meant
 from ..streams import say
 from . import catalog as command_catalog
 from . import compare as command_compare
@@ -45,7 +47,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     debug = False
     try:
         with streams.guarded_stdout():
-            options = make_parser().parse_args(arguments)
+            options, unknown = make_parser().parse_known_args(arguments)
+            if unknown:
+                options.parser.error(_unknown(unknown, options.parser))
         debug = options.debug
         with streams.guarded_stdout(alone=getattr(options, "json", False)):
             code: int = options.command(options)
@@ -103,9 +107,19 @@ def _quoted(word: str) -> str:
     return f"$'{''.join(chr(code) if 32 <= code < 127 else f'{chr(92)}x{code:02x}' for code in os.fsencode(escaped))}'"
 
 
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """What is wrong with words that a command does not take: an option has a close name, or all are listed."""
+    known = re.findall(r"(?<![\w-])--[a-z][\w-]*", parser.format_usage())
+    option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+    hint = "" if option is None else meant(option, known) or f"; known: {listed(known, MOST_NAMES)}"
+    return f"unrecognized arguments: {' '.join(map(clipped, words[:MOST_LISTED]))}{hint}"
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(lines(message))
+        wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL)
+        hint = "" if wrong is None else meant(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+        super().error(lines(message) + hint)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ def add_command(
     """A new command with the option that all have; `run` returns its exit code."""
     parser = commands.add_parser(name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, parser=parser)
     return parser
 
 

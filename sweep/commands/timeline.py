@@ -69,9 +69,9 @@ def _timeline(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     directory = Path(RESULTS) / experiment.name
-    words = ", ".join(
-        f"{key} {cell.columns()[key]}" for key in (*plan.axes, "request_rate_rps") if key in cell.columns()
-    )
+    columns = cell.columns()
+    names = [key for key in dict.fromkeys((*plan.axes, "request_rate_rps")) if key in columns]
+    words = ", ".join(f"{key} {columns[key]}" for key in names if columns[key] is not None)
     with folder_for(options.out, directory, "timelines") as folder:
         for path in write(found, folder, cell.cell_id, f"cell {cell.cell_id}: {words}", options):
             tell(one_line(path))

@@ -23,6 +23,7 @@ MAX_FILE_BYTES = 1_000_000  # of an experiment: a list of 100,000 numbers takes 
 _DEEPEST = 3  # tables in tables of an experiment
 
 
+@checks.spelt_out
 def load_experiment(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,

@@ -115,6 +115,7 @@ class Placement:
         return self.df[self.df["part"] == "joint"] if self.is_exhaustive else None
 
 
+@checks.spelt_out
 def find_placement(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,

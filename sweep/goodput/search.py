@@ -111,6 +111,7 @@ class SearchInterrupted(KeyboardInterrupt):
         self.found = found
 
 
+@checks.spelt_out
 def find_goodput(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,

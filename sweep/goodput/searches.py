@@ -173,7 +173,7 @@ class Searches:
         if few < ENOUGH_REQUESTS:
             lines.append(
                 f"{few:,} requests are few for a search: with fewer than {ENOUGH_REQUESTS:,} the rate found is largely "
-                "chance (docs/goodput.md)"
+                "chance (docs/goodput-endings.md)"
             )
         return tuple(lines)
 

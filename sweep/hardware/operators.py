@@ -53,6 +53,7 @@ def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
     return ChipConstants({**values, "allreduce_s": degrees[degree]}, guessed, source)
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class OperatorStepModel:
     """An instance of `tp * pp` chips that serves one model: operators added up, with measured constants.

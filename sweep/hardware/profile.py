@@ -16,6 +16,7 @@ _MAX_S = 1e6  # of any part of a step
 _COSTS = ("context_s", "mixed_context_s", "pair_s", "done_s", "prefill_s", "overhead_s")
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class TableStepTimes:
     """Step times looked up: F(tokens) + G(emitting requests) + context, pairs and a fixed time. No KV capacity.

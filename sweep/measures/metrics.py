@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from .. import checks
 from ..checks import is_number
+from ..messages import shown
 from .latencies import LATENCIES, MetricName, latency, meets
 from .result import Result, one_system
 from .slo import SLO, check_slo
 from .window import MeasurementWindow, check_shares, ratio, row_percentiles
 
 
+@checks.spelt_out
 def attainment(
     result: Result,
     ttft_slo: float | None = None,
@@ -74,6 +77,7 @@ def attainment(
     return float(ratio(window.count(met), window.size)[0])
 
 
+@checks.spelt_out
 def percentile(result: Result, name: MetricName, q: float, *, warmup: float = 0.2, cooldown: float = 0.2) -> float:
     """The q-th percentile of a latency over the window's requests that have it.
 
@@ -106,8 +110,7 @@ def percentile(result: Result, name: MetricName, q: float, *, warmup: float = 0.
         For 0 < q < 1, which was probably meant as a share.
     """
     _check_result(result)
-    if name not in LATENCIES:
-        raise ValueError(f"name={name!r}: must be one of {', '.join(LATENCIES)}")
+    checks.one_of("name", name, LATENCIES)
     if not (is_number(q) and 0 <= q <= 100):
         raise ValueError(f"q={q!r}: must be one percentage from 0 to 100")
     if 0 < q < 1:
@@ -181,11 +184,13 @@ def _check_result(result: object) -> None:
 
 
 def _limit(name: str, value: object) -> float:
+    if isinstance(value, SLO | Mapping):
+        raise ValueError(f"{name}={shown(value)}: must be seconds; pass it as slo=, as in slo=SLO(ttft_s=0.5)")
     if not (is_number(value) and value >= 0):
         raise ValueError(f"{name}={value!r}: must be seconds, at least 0, or None for no check")
     return float(value)
 
 
 def _warn(text: str) -> None:
-    """A warning that shows the line of the user who called a function of this module."""
-    warnings.warn(text, UserWarning, stacklevel=3)
+    """A warning that shows the line of the user who called a function of this module, through `spelt_out`."""
+    warnings.warn(text, UserWarning, stacklevel=4)

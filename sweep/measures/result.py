@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
+from .. import checks
 from ..arrays import Bools, Floats, Ints
 from .columns import measures
 from .instances import InstanceFacts
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@checks.spelt_out
 class Result:
     """The outcome of one run; entry i of every array belongs to request i of the workload.
 

@@ -13,6 +13,7 @@ from ..messages import nearest, shown
 SLOS = ("ttft", "tpot", "e2e", "itl_max")  # latencies that can have a limit, in the order of their columns
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class SLO:
     """Limits on the latencies of a request, each in seconds; it meets the SLO when it meets all that are set.

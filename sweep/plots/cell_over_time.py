@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 
+from .. import checks
 from . import numbers as plot_numbers
 from .parts import name_axes, new_axes
-from .style import COLOURS, GREY, STYLE, plain_axis
+from .style import COLOURS, GREY, STYLE, in_lines, plain_axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@checks.spelt_out
 def over_time(
     steps: pd.DataFrame,
     num_blocks: float | None = None,
@@ -70,6 +72,7 @@ def over_time(
     return ax
 
 
+@checks.spelt_out
 def over_time_figure(steps: pd.DataFrame, num_blocks: float | None = None, *, title: str = "") -> Figure:
     """The batch size of a cell along its time, and its KV use below.
 
@@ -93,6 +96,6 @@ def over_time_figure(steps: pd.DataFrame, num_blocks: float | None = None, *, ti
         over_time(steps, num_blocks, ax=upper, y="running")
         over_time(steps, num_blocks, ax=lower, y="kv_utilization")
         upper.set_xlabel("")
-        upper.set_title(title, loc="left")
+        upper.set_title(in_lines(title, 90), loc="left")
         upper.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
     return figure

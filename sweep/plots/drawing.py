@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import checks
 from ..analysis.ranking import TARGET
 from ..analysis.selection import plain_text
 from . import numbers as plot_numbers
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checks.spelt_out
 def curves(
     df: pd.DataFrame,
     y: str = "attainment",
@@ -106,6 +108,7 @@ def curves(
     return ax
 
 
+@checks.spelt_out
 def frontier(
     df: pd.DataFrame,
     x: str,
@@ -193,6 +196,7 @@ def frontier(
     return ax
 
 
+@checks.spelt_out
 def pareto(
     df: pd.DataFrame,
     *,
@@ -241,6 +245,7 @@ def pareto(
     return ax
 
 
+@checks.spelt_out
 def heatmap(
     df: pd.DataFrame,
     x: str,

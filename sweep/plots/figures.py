@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 
+from .. import checks
 from ..analysis.selection import check_names, parameters, plain_text
 from . import numbers as plot_numbers
 from .drawing import curves, frontier, heatmap, pareto
@@ -24,6 +25,7 @@ PlotKind = Literal["curves", "frontier", "pareto", "heatmap"]
 _DRAWN: dict[str, Callable[..., Axes]] = {"curves": curves, "frontier": frontier, "pareto": pareto, "heatmap": heatmap}
 
 
+@checks.spelt_out
 def panels(
     df: pd.DataFrame,
     kind: PlotKind,

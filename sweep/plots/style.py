@@ -4,6 +4,7 @@ blindness; every curve has a marker of its own too.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,15 @@ def label(name: str, unit: str = "") -> str:
         words = words if words[:1].isupper() else words[:1].upper() + words[1:]
     unit = _UNITS.get(unit, unit)
     return f"{words} ({unit})" if unit not in ("", "1", "instances") else words
+
+
+def in_lines(title: str, width: int = 95) -> str:
+    """A title in lines of so many characters, at most three of them, that fit the width of a figure.
+
+    >>> in_lines("cell 1a, request_rate_rps 4", 20)
+    'cell 1a,\\nrequest_rate_rps 4'
+    """
+    return textwrap.fill(title, width, max_lines=3, placeholder=" ...", break_on_hyphens=False)
 
 
 def scaled(values: Any, unit: str) -> tuple[float, str]:

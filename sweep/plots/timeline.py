@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import numpy as np
 
+from .. import checks
 from ..serving.timelines import DECODE, PAUSED, PREEMPTED, PREFILL, TRANSFER, WAITING, Timeline
 from .parts import limit_line, name_axes, new_axes
-from .style import COLOURS, STYLE, plain_axis
+from .style import COLOURS, STYLE, in_lines, plain_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +39,7 @@ def chosen_requests(timeline: Timeline, begin: float = 0.0, end: float | None = 
     return there[:most]
 
 
+@checks.spelt_out
 def gantt(
     timeline: Timeline, *, ax: Axes | None = None, begin: float = 0.0, end: float | None = None, most: int = MOST
 ) -> Axes:
@@ -108,6 +110,7 @@ def gantt(
     return ax
 
 
+@checks.spelt_out
 def blocks_in_use(timeline: Timeline, *, ax: Axes | None = None, begin: float = 0.0, end: float | None = None) -> Axes:
     """Blocks in use (tokens, under reserved memory) over time, a line an instance, and how many there are.
 
@@ -150,6 +153,7 @@ def blocks_in_use(timeline: Timeline, *, ax: Axes | None = None, begin: float = 
     return ax
 
 
+@checks.spelt_out
 def timeline_figure(
     timeline: Timeline, *, title: str = "", begin: float = 0.0, end: float | None = None, most: int = MOST
 ) -> Figure:
@@ -185,7 +189,7 @@ def timeline_figure(
             figure = Figure(figsize=(8.6, height + 0.3), layout="constrained")
             gantt(timeline, ax=figure.subplots(), begin=begin, end=end, most=most)
         if title:
-            figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+            figure.suptitle(in_lines(title), fontsize=10.5, x=0.01, ha="left")
     return figure
 
 

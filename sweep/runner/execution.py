@@ -253,8 +253,7 @@ def workers_of_outline(outline: Outline, workers: int | None) -> int:
 
 def check_backend(backend: str, scheduler: str | None, workers: int | None) -> None:
     """ValueError for a backend that there is not, or options that have no effect on it."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r}: must be one of {', '.join(BACKENDS)}")
+    checks.one_of("backend", backend, BACKENDS)
     if backend == "local" and scheduler is not None:
         raise ValueError(f"scheduler={scheduler!r}: has no effect with backend local")
     if backend != "local" and workers is not None:

@@ -17,6 +17,7 @@ from .execution import BackendName, Execution
 from .run import Interrupted, Run, RunStopped
 
 
+@checks.spelt_out
 def run_grid(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,
@@ -97,6 +98,7 @@ def run_grid(
     )
 
 
+@checks.spelt_out
 def iter_run(
     config: str | Path | Mapping[str, Any] | Experiment,
     *,

@@ -51,9 +51,8 @@ def _priority(queue: Queue) -> Ints:
     return queue.priority.astype(np.int64)
 
 
-ORDERS: dict[str, Order] = {
-    row.name: row
-    for row in (
+ORDERS: dict[str, Order] = checks.by_name(
+    (
         Order("arrival", "first come, first served"),
         Order(
             "shortest_prompt",
@@ -63,18 +62,17 @@ ORDERS: dict[str, Order] = {
         ),
         Order("priority", "the smallest priority first", _priority, needs_priority=True),
     )
-}
+)
 DEFAULT_ORDER: OrderName = "arrival"
 
 
 def check_order(order: str, max_wait_s: float | None, workload: Workload) -> None:
     """ValueError for an unknown order, one that these requests cannot have, and an option without effect."""
-    if order not in ORDERS:
-        raise ValueError(f"order={order!r}: must be one of {', '.join(ORDERS)}")
+    checks.one_of("order", order, ORDERS)
     if ORDERS[order].needs_priority and workload.priority is None:
         raise ValueError(
-            f"order={order!r}: the workload has no priorities: must have `priority`, as by a column of a trace, or by "
-            "urgent_share"
+            f"order={order!r}: the workload has no priorities: must have `priority`, an array of the Workload (in an "
+            "experiment: a column of the trace, or urgent_share)"
         )
     if max_wait_s is not None:
         checks.not_negative("max_wait_s", max_wait_s)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import checks
+from ..kernels.phases import PHASES
 from ..kernels.rules import Rules
 
 PolicyName = Literal["mixed", "chunked", "prefill_first"]
@@ -47,6 +49,14 @@ class Policy:
     options: Mapping[str, tuple[str, ...]]
     phases: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.phases is not None:
+            checks.one_of("phases", self.phases, PHASES)
+        for memory, options in self.options.items():
+            checks.one_of("options", memory, MEMORIES)
+            for option in options:
+                checks.one_of(f"options[{memory!r}]", option, DEFAULTS)
+
     @property
     def memories(self) -> tuple[str, ...]:
         """The memories that it can have."""
@@ -57,9 +67,8 @@ class Policy:
         return Rules(self.phases, decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve")
 
 
-POLICIES: dict[str, Policy] = {
-    row.name: row
-    for row in (
+POLICIES: dict[str, Policy] = checks.by_name(
+    (
         Policy("mixed", "whole prompts run beside the decodes", True, dict.fromkeys(SCHEDULED, ())),
         Policy(
             "chunked",
@@ -74,21 +83,21 @@ POLICIES: dict[str, Policy] = {
             dict.fromkeys(MEMORIES, ("max_tokens",)),
         ),
     )
-}
+)
 
 
 def policy_of(name: str, memory: str | None = None) -> Policy:
     """The policy of this name; ValueError for one that there is not, or not with this memory."""
     known = [row.name for row in POLICIES.values() if memory is None or memory in row.options]
-    if name not in known:
-        where = f" with {_IN_WORDS[memory]} memory" if memory is not None and name in POLICIES else ""
-        raise ValueError(f"policy={name!r}: must be one of {', '.join(known)}{where}")
-    return POLICIES[name]
+    elsewhere = memory is not None and isinstance(name, str) and name in POLICIES
+    where = f" with {_IN_WORDS[memory]} memory" if memory is not None and elsewhere else ""
+    return POLICIES[checks.one_of("policy", name, known, where)]
 
 
 def used_or_none(option: str, value: int, policy: str, memory: str) -> int | None:
     """An option as the systems take it: None for the default value of one that the policy does not use."""
-    row = POLICIES.get(policy)
+    named = isinstance(policy, str) and isinstance(memory, str)  # what is no name is refused elsewhere
+    row = POLICIES.get(policy) if named else None
     used = row is not None and option in row.options.get(memory, ())
     return value if used or value != DEFAULTS[option] else None
 

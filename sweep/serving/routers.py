@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from .. import checks
 from ..arrays import Floats, Int32s, Ints
 from ..kernels.batch import Batch
 from ..kernels.router import BETTER_OF_TWO, FIRST_DRAWN, LEAST
@@ -51,6 +52,14 @@ class RouterKind:
     seeded: bool = False
     splits: bool = False
 
+    def __post_init__(self) -> None:
+        if self.rule not in (LEAST, FIRST_DRAWN, BETTER_OF_TWO):
+            raise ValueError(f"rule={self.rule!r}: must be LEAST, FIRST_DRAWN or BETTER_OF_TWO of kernels/router.py")
+        if (self.draw is None) != (self.rule == LEAST):
+            raise ValueError(f"draw={self.draw!r}: must be given where the rule looks at what is drawn, and only there")
+        if self.splits and self.rule != FIRST_DRAWN:
+            raise ValueError("splits=True: must go with rule FIRST_DRAWN, which looks at nothing that happens")
+
     def drawn(self, seed: Sequence[int], n: int, instances: int) -> Int32s:
         """Instances drawn for each of n requests, two a row: int32 [n, 2]."""
         if self.draw is None:
@@ -81,9 +90,8 @@ def _two(rng: np.random.Generator, n: int, instances: int) -> Int32s:
     return drawn
 
 
-ROUTERS: dict[str, RouterKind] = {
-    row.name: row
-    for row in (
+ROUTERS: dict[str, RouterKind] = checks.by_name(
+    (
         RouterKind(
             "least_loaded",
             "the instance with the fewest requests queued or running (prefill: tokens queued)",
@@ -95,5 +103,5 @@ ROUTERS: dict[str, RouterKind] = {
         RouterKind("random", "any", rule=FIRST_DRAWN, draw=_any, seeded=True, splits=True),
         RouterKind("power_of_two", "the better of two drawn at random", not_done, BETTER_OF_TWO, _two, seeded=True),
     )
-}
+)
 DEFAULT_ROUTER: RouterName = "least_loaded"

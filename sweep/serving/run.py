@@ -24,6 +24,7 @@ from .stages import UNLIMITED_TOKENS, Stage, StageResults
 from .system import System
 
 
+@checks.spelt_out
 def run_systems(
     systems: Sequence[System],
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from .. import checks
 from ..hardware.parts import IB_NDR, Link
 from ..hardware.steps import Step
 from ..measures.result import Result
@@ -20,6 +21,7 @@ OnReject = Literal["reject", "error"]
 SchedulerMemoryName = Literal["paged", "unlimited"]
 
 
+@checks.spelt_out
 def run_scheduler(
     workload: Workload,
     step: Step,
@@ -61,8 +63,8 @@ def run_scheduler(
     ValueError
         For a value out of range, an option without effect, or with `on_reject="error"` a request that can never fit.
     """
-    if memory not in (None, *SCHEDULED):
-        raise ValueError(f"memory={memory!r}: must be one of {', '.join(SCHEDULED)}")
+    if memory is not None:
+        checks.one_of("memory", memory, SCHEDULED)
     if memory == "paged" and block_size is None:
         raise ValueError("block_size=None: must be given under paged memory")
     if memory == "unlimited" and block_size is not None:
@@ -82,6 +84,7 @@ def run_scheduler(
     return _run(scheduler, on_reject)
 
 
+@checks.spelt_out
 def run_colocated(
     workload: Workload,
     step: Step,
@@ -149,6 +152,7 @@ def run_colocated(
     return _run(system, on_reject)
 
 
+@checks.spelt_out
 def run_disaggregated(
     workload: Workload,
     prefill_step: Step,
@@ -214,6 +218,7 @@ def run_disaggregated(
     return _run(system, on_reject)
 
 
+@checks.spelt_out
 def run_prefill_only(
     workload: Workload,
     step: Step,
@@ -259,6 +264,7 @@ def run_prefill_only(
     return _run(system, "reject")
 
 
+@checks.spelt_out
 def run_decode_only(
     workload: Workload,
     step: Step,
@@ -310,8 +316,7 @@ def run_decode_only(
 
 
 def _run(system: System, on_reject: OnReject) -> Result:
-    if on_reject not in get_args(OnReject):
-        raise ValueError(f"on_reject={on_reject!r}: must be one of {', '.join(get_args(OnReject))}")
+    checks.one_of("on_reject", on_reject, get_args(OnReject))
     if on_reject == "error":
         needed = system.workload.prompt_tokens + system.workload.output_tokens - 1
         for position in (needed > system.capacity_tokens).nonzero()[0][:1]:

@@ -28,6 +28,7 @@ from .system import CheckedSystem, capacity_of, default_num_blocks
 DEFAULT_MAX_TOKENS = DEFAULTS["max_tokens"]
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class Scheduler(CheckedSystem):
     """One instance with a batching policy, paged or unlimited KV memory, and its traffic: all that decides its outcome.
@@ -163,6 +164,7 @@ class Scheduler(CheckedSystem):
         )
 
 
+@checks.spelt_out
 def run_schedulers(
     schedulers: Sequence[Scheduler], *, step_log: Sequence[int] = (), itl: bool = False
 ) -> SystemResults:

@@ -70,8 +70,7 @@ class CheckedSystem(System):
                 raise ValueError(f"{name}={getattr(self, name)!r}: has no effect {why}")
 
     def _check_memory(self, memory: str) -> None:
-        if memory not in self.memories:
-            raise ValueError(f"memory={memory!r}: must be one of {', '.join(self.memories)}")
+        checks.one_of("memory", memory, self.memories)
 
     def _check_traffic(self) -> None:
         if not isinstance(self.workload, Workload):
@@ -107,8 +106,7 @@ class RoutedSystem(CheckedSystem):
 
     def _check_traffic(self) -> None:
         super()._check_traffic()
-        if self.router not in ROUTERS:
-            raise ValueError(f"router={self.router!r}: must be one of {', '.join(ROUTERS)}")
+        checks.one_of("router", self.router, ROUTERS)
         self._keep("router_seed", checks.whole("router_seed", self.router_seed, 0))
 
     def _routing(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import checks
 from .systems import Colocated, DecodeOnly, Disaggregated, PrefillOnly
 
 SystemName = Literal["colocated", "disaggregated", "prefill_only", "decode_only"]
@@ -57,9 +58,8 @@ class SystemKind:
         return bool({"colocated", "prefill"} & set(self.roles))
 
 
-SYSTEMS: dict[str, SystemKind] = {
-    row.name: row
-    for row in (
+SYSTEMS: dict[str, SystemKind] = checks.by_name(
+    (
         SystemKind("colocated", "instances that prefill and decode", Colocated),
         SystemKind(
             "disaggregated",
@@ -69,4 +69,4 @@ SYSTEMS: dict[str, SystemKind] = {
         SystemKind("prefill_only", "prefill instances alone: TTFT", PrefillOnly),
         SystemKind("decode_only", "decode instances alone; requests arrive with their KV and first token", DecodeOnly),
     )
-}
+)

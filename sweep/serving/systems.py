@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from .. import checks
 from ..hardware.parts import IB_NDR, Link
 from ..hardware.step_times import kv_transfer_time
 from ..hardware.steps import KNOWS_CHIP, Step
@@ -26,6 +27,7 @@ MAX_INSTANCES = 2**20
 DecodeMemoryName = Literal["reserve", "paged"]
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class Colocated(RoutedSystem):
     """Instances that each prefill and decode, and a router in front of them.
@@ -157,6 +159,7 @@ class Colocated(RoutedSystem):
         )
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class PrefillOnly(RoutedSystem):
     """Instances that only prefill, and a router in front of them: requests are done with their first token.
@@ -211,6 +214,7 @@ class PrefillOnly(RoutedSystem):
         return prefill_stage(self, queue, self.step, self.n_instances)
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class DecodeOnly(RoutedSystem):
     """Instances that only decode, and a router in front of them: requests arrive with their KV and their first token.
@@ -280,6 +284,7 @@ class DecodeOnly(RoutedSystem):
         return decode_stage(self, queue, self.step, self.n_instances, self._routing())
 
 
+@checks.spelt_out
 @dataclass(frozen=True)
 class Disaggregated(RoutedSystem):
     """Instances that only prefill, a link that the KV crosses, and instances that only decode.

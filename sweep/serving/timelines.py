@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from .. import checks
 from ..measures.result import Result
 from ..measures.system_results import StepColumns
 from .reference import Observer, RequestState, Step, schedule
@@ -102,6 +103,7 @@ class Timeline:
         return max((segments[-1].end_s for segments in self.segments if segments), default=0.0)
 
 
+@checks.spelt_out
 def timeline(system: System) -> Timeline:
     """What a system does with its requests, which are named by their position in the workload.
 
@@ -142,6 +144,7 @@ def timeline(system: System) -> Timeline:
     return Timeline([str(i) for i in served], segments, log, blocks, preempted, rejected, block_unit=unit)
 
 
+@checks.spelt_out
 def timeline_of_requests(
     requests: Iterable[Request],
     *,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from .. import checks
-from .filenames import JOURNAL_NAME, table_file
+from ..messages import nearest
+from .filenames import JOURNAL_NAME, RESULTS, table_file
 from .foreign import check_schema, conform, experiment_of
 from .parquet_files import read_schema, read_table
 from .schemas import SCHEMAS, definitions, units
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_CATEGORIES = ("cell_id", "error", "reason")  # text columns of cells whose values hardly repeat
-
+_ANSWERS = ("cells", "goodput", "placement")  # tables of which a run, a search or a placement has one
 
 TableName = Literal["cells", "timings", "requests", "steps", "instances", "goodput", "probes", "placement"]
 
@@ -48,13 +49,12 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
         For a directory that is not a run, a table that the run does not have, a file that is not a table of servesweep,
         one that a newer servesweep wrote, or a column that holds something else than it should.
     """
-    if table not in SCHEMAS:
-        raise ValueError(f"table={table!r}: must be one of {', '.join(SCHEMAS)}")
+    checks.one_of("table", table, SCHEMAS)
     folder = checks.path("run_directory", run_directory)
     searched = table in ("goodput", "probes", "placement")
     cells = folder / table_file(table if searched else "cells")  # the table that knows the experiment
     if not is_folder(folder):
-        raise ValueError(f"{folder} is not a run: there is no such directory")
+        raise ValueError(no_such_run(folder))
     path = folder / table_file(table)
     for file in (cells, path):
         if file.exists() and not file.is_file():
@@ -87,6 +87,19 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
         "config": experiment_of(schema, cells),
     }
     return frame
+
+
+def no_such_run(name: str | Path) -> str:
+    """What is wrong with a name that no directory has: the run of that name under results/, or the closest."""
+    path = Path(name)
+    if path.is_file():
+        return f"{path} is not a run: it is a file, and a run is a directory"
+    runs = {file.parent.name: file.parent for kind in _ANSWERS for file in Path(RESULTS).glob(f"*/{table_file(kind)}")}
+    if path.name in runs:
+        hint = f'; did you mean "{runs[path.name]}"?'
+    else:
+        hint = nearest(path.name, sorted(runs)) if runs else f"; there are no runs under {RESULTS}/"
+    return f"{path} is not a run: there is no such directory{hint}"
 
 
 def is_folder(path: Path) -> bool:

@@ -49,6 +49,7 @@ def conversation_statistics() -> Statistics:
     return Statistics(gap_cv=arrivals["gap_cv"], **frozen)
 
 
+@checks.spelt_out
 def conversation_workload(n: int, *, rate: float = 1.0, seed: int = 0) -> Workload:
     """Requests with lengths and arrivals like the Azure conversation trace; it needs no file.
 

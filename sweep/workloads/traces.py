@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .. import checks
 from ..arrays import Floats
-from ..messages import shown
+from ..messages import meant, shown
 from .trace_columns import Ask
 from .trace_formats import FORMATS, FormatName, read_rows
 from .trace_report import TraceReport, clock, summary, unit_doubt
@@ -28,6 +28,7 @@ OnBad = Literal["error", "skip"]
 ON_BAD: tuple[OnBad, ...] = get_args(OnBad)
 
 
+@checks.spelt_out
 def load_trace(
     path: str | PathLike[str],
     *,
@@ -71,6 +72,7 @@ def load_trace(
     )[0]
 
 
+@checks.spelt_out
 def read_trace(
     path: str | PathLike[str],
     *,
@@ -203,7 +205,7 @@ def read_trace(
 
 def _warn(text: str) -> None:
     depth = 1
-    while sys._getframe(depth).f_code.co_filename == __file__:
+    while sys._getframe(depth).f_code.co_filename in (__file__, checks.__file__):
         depth += 1
     warnings.warn(text, UserWarning, stacklevel=depth + 1)  # where somebody else called
 
@@ -241,10 +243,10 @@ def _check(
     start_s: float | None,
     end_s: float | None,
 ) -> None:
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"format={shown(format)}: must be None or one of {', '.join(FORMATS)}")
-    if on_bad not in ON_BAD:
-        raise ValueError(f"on_bad={shown(on_bad)}: must be one of {', '.join(ON_BAD)}")
+    if format is not None and not (isinstance(format, str) and format in FORMATS):
+        known = f"None or one of {', '.join(FORMATS)}"
+        raise ValueError(f"format={shown(format)}: must be {known}{meant(format, FORMATS)}")
+    checks.one_of("on_bad", on_bad, ON_BAD)
     if columns is not None and not (
         isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
     ):

@@ -23,6 +23,7 @@ CV_RANGE = (1e-3, 1e3)
 MAX_SIGMA = 10.0
 
 
+@checks.spelt_out
 @dataclass(frozen=True, eq=False)
 class Workload:
     """Requests in a given order; they are served by (arrival, position in this order), whatever the order is.
@@ -245,8 +246,7 @@ def make_workload(
     for name, length in (("prompt", prompt), ("output", output)):
         if not isinstance(length, LognormalLen):
             checks.whole(name, length, 1, MAX_TOKENS)
-    if arrivals not in ARRIVALS:
-        raise ValueError(f"arrivals={arrivals!r}: must be one of {', '.join(ARRIVALS)}")
+    checks.one_of("arrivals", arrivals, ARRIVALS)
 
     rng = np.random.default_rng(seed)
     if arrivals == "poisson":

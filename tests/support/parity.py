@@ -17,6 +17,7 @@ from servesweep import (
     Workload,
     run_scheduler,
 )
+from servesweep.kernels.counters import COUNTERS as OF_THE_ENGINE
 from servesweep.measures.system_results import SystemResults
 from servesweep.serving.scheduler import Scheduler
 from strategies import LOG_COLUMNS, LaneCase, Traffic
@@ -69,6 +70,12 @@ def check_against_reference(result: Result, case: LaneCase, log: dict[str, Any] 
         np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
     for name in (*TIMES, "busy_s"):
         np.testing.assert_allclose(getattr(result, name), getattr(expected, name), rtol=1e-9, err_msg=name)
+    for counter in OF_THE_ENGINE:  # a new one too, as soon as the reference has it
+        if hasattr(expected, counter.name):
+            rtol = 1e-9 if counter.unit == "s" else 0
+            np.testing.assert_allclose(
+                result.counters[counter.name], getattr(expected, counter.name), rtol=rtol, err_msg=counter.name
+            )
     np.testing.assert_array_equal(result.num_blocks, case.limits().get("num_blocks", np.nan))
     if log is not None:
         for name in LOG_COLUMNS:

@@ -14,6 +14,7 @@ import servesweep
 from invariants_systems import check_system
 from parity import step_model, workload
 from servesweep import Result
+from servesweep.kernels.counters import COUNTERS
 from servesweep.measures.system_results import SystemResults
 from servesweep.serving.reference import Observer, RequestState
 from servesweep.serving.reference_instances import Instance, PrefillInstance, ReservedStep, SchedulerUnit, Unit
@@ -161,7 +162,23 @@ def check_results(results: SystemResults, cases: Sequence[SystemCase]) -> None:
         assert facts["streams"] == [len(instance.units) for instance in instances]
         assert facts["requests"] == [instance.requests for instance in instances]
         assert facts["steps"] == [instance.steps for instance in instances]
+        check_counters(results.result(i), instances)
         assert facts["busy_s"] == pytest.approx([instance.busy_s for instance in instances], rel=1e-9, abs=1e-12)
+
+
+def check_counters(result: Result, instances: Sequence[Instance]) -> None:
+    """Every counter that the reference has, where instances are schedulers: of all of them together."""
+    units = [unit for instance in instances for unit in instance.units]
+    schedulers = [unit.scheduler for unit in units if isinstance(unit, SchedulerUnit)]
+    if not schedulers or len(schedulers) < len(units):
+        return
+    for counter in COUNTERS:
+        if hasattr(schedulers[0], counter.name):
+            values = [getattr(one, counter.name) for one in schedulers]
+            expected = max(values) if counter.of_lanes == "max" else sum(values)
+            rtol = 1e-9 if counter.unit == "s" else 0
+            got = result.counters[counter.name]
+            np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol / 1000, err_msg=counter.name)
 
 
 def check_log(log: Mapping[str, Any], case: SystemCase) -> None:

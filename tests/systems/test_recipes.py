@@ -33,10 +33,10 @@ def one_batch_after_the_other(scheduler: reference.ReferenceScheduler) -> list[r
 @pytest.fixture(autouse=True, scope="module")
 def added():
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(phases.PHASES, "static", phases.Row(phases.PHASES["scheduler"].steps, nobody_runs))
         options = dict.fromkeys(policies.SCHEDULED, ())
         policy = policies.Policy("static", "one batch after the other", True, options, phases="static")
         patch.setitem(policies.POLICIES, "static", policy)
-        patch.setitem(phases.PHASES, "static", phases.Row(phases.PHASES["scheduler"].steps, nobody_runs))
         patch.setitem(reference.POLICIES, "static", one_batch_after_the_other)
 
         def by_eight(_: np.random.Generator, n: int, instances: int) -> np.ndarray:
