@@ -1,6 +1,7 @@
 """Makes the page of columns from the schemas of the tables: python docs/columns.py writes docs/columns.md."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ import pyarrow as pa
 from servesweep.experiment.tables import InstanceTable, SchedulerTable, SloTable, SystemTable, WorkloadTable
 from servesweep.tables.schemas import SCHEMAS, column_facts
 
+_PERCENTILE = re.compile(r"\d+th percentile, linearly interpolated, of .* over the window's requests that have it")
 PAGE = Path(__file__).parent / "columns.md"
 HEAD = """# What is in each column?
 
@@ -70,11 +72,21 @@ def columns(schema: pa.Schema, earlier: dict[str, pa.Schema]) -> str:
         else:
             groups.append([name])
     items = []
+    groups, families = _families(groups, left)
     for group in groups:
         unit = left[group[0]]["unit"]
-        names = ", ".join(f"`{name}`" for name in group)
+        names = ", ".join(f"`{name}`" for name in group) + families.get(group[0], "")
         items.append(f"- {names}{f' ({unit})' if unit else ''}: {_together([left[name] for name in group])}")
     return "\n".join([*items, *notes]) + "\n"
+
+
+def _families(groups: list[list[str]], left: dict[str, dict[str, str]]) -> tuple[list[list[str]], dict[str, str]]:
+    """The groups, of the same percentiles of several latencies only the first; and what that stands for."""
+    alike = [group for group in groups if all(_PERCENTILE.fullmatch(left[name]["definition"]) for name in group)]
+    if len(alike) < 2:
+        return groups, {}
+    others = ", ".join(f"`{group[0].partition('_p')[0]}_`" for group in alike[1:])
+    return [group for group in groups if group not in alike[1:]], {alike[0][0]: f", and so with {others}"}
 
 
 def _is_key(name: str) -> bool:

@@ -173,7 +173,8 @@ def test_load_says_that_there_was_no_search(tmp_path):
 def test_few_requests_are_warned_of(tmp_path):
     found = find_goodput(GRID, **{**SEARCH, "iters": 0}, **QUIET, out=tmp_path)
     assert found.warnings == (
-        "200 requests are few for a search: with fewer than 2,000 the rate found is largely chance (docs/goodput.md)",
+        "200 requests are few for a search: with fewer than 2,000 the rate found is largely chance "
+        "(docs/goodput-endings.md)",
     )
     enough = {**GRID, "workload": {**GRID["workload"], "n_requests": 2000}}
     assert find_goodput(enough, lo=1, hi=1, iters=0, **QUIET, out=tmp_path / "enough").warnings == ()
