@@ -7,7 +7,9 @@ UTF-8 in the name of a file.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import unicodedata
 from typing import Any
 
@@ -33,6 +35,27 @@ def lines(text: Any) -> str:
     'one\\ntwo\\\\r'
     """
     return "\n".join(map(one_line, str(text).split("\n")))
+
+
+def shell_word(word: str) -> str:
+    """A word as a shell reads it; in $'' where it holds what cannot be shown.
+
+    >>> print(shell_word("my sweep.toml"), shell_word("tab\\t"))
+    'my sweep.toml' $'tab\\x09'
+    """
+    if one_line(word) == word:
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{''.join(chr(code) if 32 <= code < 127 else f'{chr(92)}x{code:02x}' for code in os.fsencode(escaped))}'"
+
+
+def shell_path(path: str) -> str:
+    """A path as a word that no command takes for an option.
+
+    >>> print(shell_path("-x.toml"), shell_path("a b"))
+    ./-x.toml 'a b'
+    """
+    return shell_word(f"./{path}" if path.startswith("-") else path)
 
 
 def in_json(text: str) -> str:

@@ -46,6 +46,16 @@ def shown_as_toml(value: Any) -> str:
     return _cut(_TOML.repr(value), _OF_A_VALUE)
 
 
+def number_text(value: float, digits: int = 3) -> str:
+    """A number with so many digits as people write it: without an exponent from 1e-4 to 1e15.
+
+    >>> number_text(67108864.0), number_text(14.96), number_text(1e-9)
+    ('67,100,000', '15', '1e-09')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e" in text and 1 <= abs(value) < 1e15 else text
+
+
 def listed(items: Iterable[Any], most: int = MOST_LISTED) -> str:
     """Items with commas between them: the first of them, and how many more there are.
 
@@ -63,23 +73,38 @@ def nearest_numbers(wanted: int, known: Collection[int]) -> list[int]:
 
 
 def nearest(name: Any, known: Iterable[str], usual: str = "") -> str:
-    """The end of a message about an unknown name: the closest one (of several, the usual one), and those there are.
-
-    Of many the closest ones are listed first.
+    """The end of a message about an unknown name: the closest one (of several, the usual one), and those there are,
+    each once, the closest first.
     """
-    known = list(known)
+    return closest(name, known, usual)[1]
+
+
+def closest(name: Any, known: Iterable[str], usual: str = "") -> tuple[str | None, str]:
+    """The name that was probably meant by an unknown one, None when none is close, and `nearest`."""
+    close, others = _by_likeness(name, known, usual)
+    names = listed([*close, *others], MOST_NAMES)
+    return (close[0], f'; did you mean "{close[0]}"? Known: {names}') if close else (None, f"; known: {names}")
+
+
+def likeness(one: str, other: str) -> float:
+    """How much two names are alike, from 0 to 1."""
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _by_likeness(name: Any, known: Iterable[str], usual: str) -> tuple[list[str], list[str]]:
+    """Names that are close to another, the closest first, and the others."""
+    known = list(dict.fromkeys(known))
     text = (name if isinstance(name, str) else shown(name))[:_OF_A_NAME].lower()
     try:
         wanted, _ = float(text), list(map(float, known))
     except ValueError:
-        close = _closest(text, known, usual)
-        if close and len(known) > MOST_NAMES:
-            known[:_COMPARED] = sorted(known[:_COMPARED], key=lambda one: (one != close[0], -_likeness(one, text)))
-    else:
-        ordered = sorted(known, key=lambda one: abs(float(one) - wanted))
-        known, close = (ordered if len(known) > MOST_NAMES else known), ordered[:1]
-    names = listed(known, MOST_NAMES)
-    return f'; did you mean "{close[0]}"? Known: {names}' if close else f"; known: {names}"
+        compared = known[:_COMPARED]
+        close = difflib.get_close_matches(text, compared, n=max(len(compared), 1), cutoff=0.5)
+        if close and usual in known and len({likeness(x, text) for x in (close[0], usual)}) == 1:
+            close = [usual, *(one for one in close if one != usual)]
+        there = set(close)
+        return close, [one for one in known if one not in there]
+    return sorted(known, key=lambda one: abs(float(one) - wanted)), []
 
 
 def meant(name: Any, known: Iterable[str]) -> str:
@@ -90,15 +115,8 @@ def meant(name: Any, known: Iterable[str]) -> str:
     >>> meant(["chunked"], ["mixed", "chunked"])
     ''
     """
-    close = _closest(name[:_OF_A_NAME].lower(), list(known)) if isinstance(name, str) else []
+    close = _by_likeness(name, known, "")[0] if isinstance(name, str) else []
     return f'; did you mean "{close[0]}"?' if close else ""
-
-
-def _closest(text: str, known: list[str], usual: str = "") -> list[str]:
-    close = difflib.get_close_matches(text, known[:_COMPARED], n=1, cutoff=0.5)
-    if close and usual in known and len({_likeness(x, text) for x in (close[0], usual)}) == 1:
-        return [usual]
-    return close
 
 
 def clipped(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -117,10 +135,6 @@ def _cut(text: str, most: int) -> str:
         return text
     end = most // 4
     return f"{text[: most - end - 5]} ... {text[-end:]}"
-
-
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 class _Python(reprlib.Repr):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..measures.slo import SLOS
+from ..messages import number_text
 from .ranking import COMPARISON_GROUPS, COMPETING_AXES, TARGET, BestRate
 from .selection import need_columns, short_text
 
@@ -19,9 +20,9 @@ def format_verdict(best: list[BestRate], slo: str, target: float = TARGET) -> st
     first = best[0]
     if not first.rate_rps:
         return f"No configuration reaches {target:.0%} attainment ({slo}) at the lowest rate of the sweep."
-    per_gpu = f", {first.rate_per_gpu_rps:.3g} per GPU," if first.n_gpus > 1 else ""
+    per_gpu = f", {number_text(first.rate_per_gpu_rps)} per GPU," if first.n_gpus > 1 else ""
     top = "at least " if first.is_top else ""
-    reached = f"{top}{first.rate_rps:.4g} req/s{per_gpu} at {target:.0%} attainment ({slo})"
+    reached = f"{top}{number_text(first.rate_rps, 4)} req/s{per_gpu} at {target:.0%} attainment ({slo})"
     line = f"{_format_parameters(first.parameters)}: {reached}"
     return "; ".join([line, *(_ratio(first, other) for other in best[1:] if _comparable(first, other))]) + "."
 
@@ -62,7 +63,7 @@ def _ratio(first: BestRate, other: BestRate) -> str:
     if not other.rate_rps:
         return f"{name} never reaches it"
     if first.is_top and other.is_top:
-        return f"{name} at least {other.rate_rps:.4g} req/s too"
+        return f"{name} at least {number_text(other.rate_rps, 4)} req/s too"
     if first.rate_per_gpu_rps == other.rate_per_gpu_rps:
         return f"{name} at the same rate"
     return f"{'at least ' if first.is_top else ''}{first.rate_per_gpu_rps / other.rate_per_gpu_rps:.2g} x {name}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..escapes import shell_path
 from ..streams import say
 from .options import add_command
 
@@ -68,5 +68,5 @@ def _init(options: argparse.Namespace) -> int:
         raise ConfigError([f"{path} is there already; --force replaces it"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be written: {error.strerror}"]) from None
-    say(f"wrote {path}; next: servesweep run {shlex.quote(str(path))}")
+    say(f"wrote {path}; next: servesweep run {shell_path(str(path))}")
     return 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, TextIO
 
 from .. import streams
-from ..escapes import lines, one_line
+from ..escapes import lines, shell_word
 from ..messages import MOST_LISTED, MOST_NAMES, clipped, listed, meant
 from ..streams import say
 from . import catalog as command_catalog
@@ -51,7 +52,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             if unknown:
                 options.parser.error(_unknown(unknown, options.parser))
         debug = options.debug
-        with streams.guarded_stdout(alone=getattr(options, "json", False)):
+        quiet = getattr(options, "quiet", False)
+        with streams.guarded_stdout(alone=getattr(options, "json", False)), _warnings_in_a_line(quiet):
             code: int = options.command(options)
         return code
     except KeyboardInterrupt as interrupt:
@@ -87,6 +89,31 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_UNEXPECTED
 
 
+@contextmanager
+def _warnings_in_a_line(quiet: bool) -> Iterator[None]:
+    """In the block, what is a warning in Python is a line on stderr, once, without a place in the code."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, UserWarning):
+                before(message, category, filename, lineno, file, line)
+            elif str(message) not in told and not quiet:
+                told.add(str(message))
+                say(f"Warning: {message}")
+
+        warnings.showwarning = show
+        yield
+
+
 def _resume(arguments: Sequence[str] | None, alone: bool = False) -> str:
     """How to go on after a run that stopped: the same command, which finds what is there; `alone`: with one worker."""
     given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
@@ -94,17 +121,7 @@ def _resume(arguments: Sequence[str] | None, alone: bool = False) -> str:
         words = iter(given)
         given = [w for w in words if not (w == "--workers" and next(words, "")) and not w.startswith("--workers=")]
         given += ["--workers", "1"]
-    return f"go on with: {' '.join(map(_quoted, ['servesweep', *given]))}"
-
-
-def _quoted(word: str) -> str:
-    """A word as a shell reads it; in $'' where it holds what cannot be shown."""
-    import shlex
-
-    if one_line(word) == word:
-        return shlex.quote(word)
-    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{''.join(chr(code) if 32 <= code < 127 else f'{chr(92)}x{code:02x}' for code in os.fsencode(escaped))}'"
+    return f"go on with: {' '.join(map(shell_word, ['servesweep', *given]))}"
 
 
 def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:

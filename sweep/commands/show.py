@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("attainment", "ttft_p99_s", "tpot_p99_s", "output_throughput_tps")
 
 
+# Options that the listing by another one has no use for.
+_WITHOUT_EFFECT = {"--cell": ("sort", "lowest", "columns", "top", "target"), "--sort": ("target",), "": ()}
+
+
 def add(commands: Commands) -> None:
     parser = add_command(
         commands,
@@ -42,22 +46,26 @@ def add(commands: Commands) -> None:
     parser.add_argument("--lowest", action="store_true", help="with --sort: the lowest value first")
     parser.add_argument("--columns", metavar="NAMES", type=column_list, help="with --sort: columns to print, a,b,c")
     parser.add_argument("--where", metavar="CONDITIONS", help=WHERE_HELP)
-    parser.add_argument("--top", metavar="N", type=at_least_one, default=10, help="rows to print (default: 10)")
-    parser.add_argument(
-        "--target", metavar="SHARE", type=a_share, default=0.9, help="attainment to keep (default: 0.9)"
-    )
+    parser.add_argument("--top", metavar="N", type=at_least_one, help="rows to print (default: 10)")
+    parser.add_argument("--target", metavar="SHARE", type=a_share, help="attainment to keep (default: 0.9)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def _show(options: argparse.Namespace) -> int:
+    from ..analysis.ranking import TARGET
+
     df = load_run(options.run, where=options.where)
     with asked_of(options.run):
-        if options.cell is not None:
-            return _show_cell(df, options)
-        if options.sort is not None:
-            return _show_cells(df, options)
-        if options.lowest or options.columns:
+        if options.cell is None and options.sort is None and (options.lowest or options.columns is not None):
             raise ValueError("--lowest and --columns have an effect only with --sort")
+        what = "--cell" if options.cell is not None else "--sort" if options.sort is not None else ""
+        for name in _WITHOUT_EFFECT[what]:  # given at its default value, too
+            if getattr(options, name) not in (None, False):
+                raise ValueError(f"--{name} has no effect with {what}")
+        options.top = 10 if options.top is None else options.top
+        options.target = TARGET if options.target is None else options.target
+        if what:
+            return _show_cell(df, options) if what == "--cell" else _show_cells(df, options)
         return _show_best(df, options)
 
 

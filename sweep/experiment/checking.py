@@ -12,7 +12,7 @@ from typing import Any
 from .. import checks
 from ..checks import MAX_TOKENS
 from ..hardware import catalogue
-from ..messages import MOST_PROBLEMS, MOST_VALUES, clipped, nearest, shown_as_toml
+from ..messages import MOST_PROBLEMS, MOST_VALUES, clipped, closest, likeness, nearest, shown_as_toml
 from ..workloads.workload import MAX_SIGMA, LognormalLen
 from .cell_selection import check_columns
 from .combinations import clashes, defaults, impossible_degrees
@@ -25,6 +25,15 @@ _LENGTH_KEYS = {"mean": Key(float, above=0), "sigma": Key(float, lowest=0, highe
 _LENGTH_KEYS |= {"lo": Key(int, lowest=0), "hi": Key(int, lowest=1, highest=MAX_TOKENS)}
 _NAME_LENGTH = 200
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_LENGTH - 1}}}")
+
+
+def name_of_file(stem: str) -> str:
+    """The name of an experiment that a file of this name gives to itself: a dash for what a name cannot hold.
+
+    >>> name_of_file("my sweep (2)")
+    'my-sweep-2-'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("-._")[:_NAME_LENGTH] or "experiment"
 
 
 class Checker:
@@ -52,6 +61,25 @@ class Checker:
         """Whether checks that look at these keys make sense: none of them has a problem already."""
         return not self.failed & {(table,), *((table, key) for key in keys)}
 
+    def unknown_key(self, path: tuple[str, ...], known: Sequence[str], place: int, kind: str = "key") -> None:
+        """Note a key or a table that there is not. What follows from the absence of the one that was meant is no news.
+
+        place  its number among the unknown ones
+        """
+        meant, words = _nearest_key(path[-1], known, place)
+        self.problem(path, f": unknown {kind}{words}")
+        self.meant(path, (*path[:-1], *meant) if len(meant) == 1 else meant)
+
+    def meant(self, path: tuple[str, ...], meant: tuple[str, ...]) -> None:
+        """Count what was probably meant by an unknown key as given, though wrong.
+
+        meant  table and key of it, or the table; nothing where none is like it, when it may be any of its table
+        """
+        if meant:
+            self.failed.add(meant)
+        if len(path) > 1:
+            self.has_unknown.add(path[0])
+
     def wrong(self, path: tuple[str, ...], value: Any, allowed: str) -> None:
         """Note a value that is not allowed."""
         self.problem(path, f" = {shown_as_toml(value)}: {allowed}")
@@ -60,7 +88,7 @@ class Checker:
         """The experiment that tables describe; ConfigError with all that is wrong."""
         for place, key in enumerate(key for key in tables if key not in ("name", *TABLES)):
             kind = "table" if isinstance(tables[key], Mapping) else "key"
-            self.problem((key,), f": unknown {kind}{_nearest_key(key, ['name', *TABLES], place)}")
+            self.unknown_key((key,), ["name", *TABLES], place, kind)
         name = tables.get("name", "experiment")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             allowed = (
@@ -82,8 +110,7 @@ class Checker:
             return keys()
         known = key_names(keys)
         for place, name in enumerate(name for name in entries if name not in known):
-            self.problem((table, name), f": unknown key{_nearest_key(name, known, place)}")
-            self.has_unknown.add(table)  # which may be a key misspelt that others have their effect by
+            self.unknown_key((table, name), known, place)
         values: dict[str, Any] = dict(defaults)
         for name in [name for name in known if name in entries]:
             before = len(self.problems)
@@ -177,7 +204,8 @@ class Checker:
         self.unknown(path, entries, _RANGE_KEYS)
         missing = [name for name in ("from", "to", "count") if name not in entries]
         if missing:
-            self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
+            if len(self.problems) == before:
+                self.wrong(path, dict(entries), f"{' and '.join(missing)} must be given")
             return [1.0]
         first, last = (self.scalar((*path, end), entries.get(end), Key(float, above=0)) for end in ("from", "to"))
         count = self.scalar((*path, "count"), entries.get("count"), Key(int, lowest=2, highest=100_000))
@@ -312,13 +340,17 @@ def _format_limits(key: Key) -> str:
     return f"{kind} {' and '.join(limits)}".strip() + other
 
 
-def _nearest_key(name: str, known: Sequence[str], place: int) -> str:
-    """`nearest` for a key, which may also have been meant for another table; of the first few, as it takes a while."""
+def _nearest_key(name: str, known: Sequence[str], place: int) -> tuple[tuple[str, ...], str]:
+    """What a key that is unknown may have been meant for, in this table or another, and `nearest` for it.
+
+    Of the first few, as it takes a while.
+    """
     if place >= MOST_PROBLEMS:
-        return ""
+        return (), ""
     name = clipped(name, 100)
     keys = {key: table for table, keys in TABLES.items() for key in key_names(keys)}
     close = difflib.get_close_matches(name, keys, n=1, cutoff=0.75)
-    if close and not difflib.get_close_matches(name, known, n=1, cutoff=0.75):
-        return f'; did you mean "{close[0]}" in [{keys[close[0]]}]?'
-    return nearest(name, known)
+    meant, words = closest(name, known)
+    if close and likeness(close[0], name) > (0 if meant is None else likeness(meant, name)):
+        return (keys[close[0]], close[0]), f'; did you mean "{close[0]}" in [{keys[close[0]]}]?'
+    return (() if meant is None else (meant,)), words

@@ -5,21 +5,24 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..measures.slo import SLO
-from ..messages import clipped, listed, nearest, shown
-from .checking import Checker
+from ..measures.slo import SLO, doubts_of_milliseconds
+from ..messages import clipped, closest, listed, shown
+from .checking import Checker, name_of_file
 from .keys import key_names
 from .tables import TABLES, ConfigError, Experiment, WorkloadTable
 from .toml_lines import deep_nesting_line, key_lines, long_key_line, long_number_line
 
 MAX_FILE_BYTES = 1_000_000  # of an experiment: a list of 100,000 numbers takes some 600,000
+_PACKAGE = str(Path(__file__).parents[1])
 _DEEPEST = 3  # tables in tables of an experiment
 
 
@@ -63,6 +66,11 @@ def load_experiment(
     ------
     ConfigError
         Lists everything that is wrong, each with file, line, key, value and what is allowed.
+
+    Warns
+    -----
+    UserWarning
+        For a limit of [slo] below 1 ms, probably meant in seconds.
     """
     if not isinstance(config, Experiment | Mapping | str | os.PathLike) or config == "":
         problem = "must be a TOML file, the name of a ready experiment, tables as a dict, or an Experiment"
@@ -76,7 +84,7 @@ def load_experiment(
     else:
         file, text = _read(config)
         tables = _parsed(str(config), text)
-        tables.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._") or "experiment")
+        tables.setdefault("name", name_of_file(file.stem))
         checker = Checker(str(config), key_lines(text), file.parent)
     if trace is not None and isinstance(tables.setdefault("workload", {}), dict):
         tables["workload"] = _on_trace(tables["workload"], trace)
@@ -99,7 +107,18 @@ def load_experiment(
             checker.places["output", key] = f"--{key}"
     for key, (value, place) in (options or {}).items():
         _set_key(checker, tables, key, value, f"{place} {value}", place)
-    return checker.experiment(tables)
+    experiment = checker.experiment(tables)
+    for doubt in doubts_of_milliseconds(vars(experiment.slo)):
+        _warn(f"{experiment.source}: slo.{doubt}")
+    return experiment
+
+
+def _warn(text: str) -> None:
+    """A warning that shows the line where somebody else called this package."""
+    depth = 1
+    while sys._getframe(depth).f_code.co_filename.startswith(_PACKAGE) and sys._getframe(depth).f_back:
+        depth += 1
+    warnings.warn(text, UserWarning, stacklevel=depth + 1)
 
 
 def _as_table(value: Any) -> Any:
@@ -208,21 +227,30 @@ def _apply_setting(checker: Checker, tables: dict[str, Any], setting: str) -> No
             )
             why = "nested too deeply" if isinstance(error, RecursionError) else error
             checker.problems.append((0, f"--set {clipped(setting, 100)}: is not valid TOML ({why}): {hint}"))
+            checker.meant(path := _path_of(key), path)
             return
         value = text
     _set_key(checker, tables, key if equals else "", value, f"--set {clipped(setting, 100)}", "--set")
 
 
+def _path_of(key: str | None) -> tuple[str, ...]:
+    """A key as table and key; the table may be left out."""
+    path = () if key is None else tuple(key.split("."))
+    if len(path) == 1 and key != "name":
+        return next(((table, path[0]) for table, keys in TABLES.items() if path[0] in key_names(keys)), path)
+    return path
+
+
 def _set_key(checker: Checker, tables: dict[str, Any], key: str, value: Any, what: str, place: str) -> None:
     """Replace one key, which may leave out its table; None removes it."""
-    path = tuple(key.split("."))
-    if len(path) == 1 and key != "name":
-        path = next(((table, key) for table, keys in TABLES.items() if key in key_names(keys)), path)
+    path = _path_of(key)
     if len(path) > 2 or path[0] not in ("name", *TABLES) or (path[0] in TABLES and len(path) == 1):
-        known = list(dict.fromkeys(["name", *(name for keys in TABLES.values() for name in key_names(keys))]))
+        known = ["name", *(name for keys in TABLES.values() for name in key_names(keys))]
         wanted = path[-1] or what.removeprefix("--set ")
+        meant, words = closest(wanted, known)
         must = "must be key=value with a known key" if place == "--set" else "must be a known key"
-        checker.problems.append((0, f"{what}: {must}{nearest(wanted, known)}"))
+        checker.problems.append((0, f"{what}: {must}{words}"))
+        checker.meant(path, _path_of(meant))
         return
     table = tables if len(path) == 1 else tables.setdefault(path[0], {})
     checker.places[path] = place

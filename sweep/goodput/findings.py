@@ -10,6 +10,7 @@ import numpy as np
 
 from ..hardware.steps import seconds_of
 from ..measures.slo import SLOS
+from ..messages import number_text
 from .bisection import CONVERGED, LOWER_END_FAILS, UPPER_END_PASSES, Search
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def _ending(cell: Cell, search: Search, target: float, probes: Sequence[Probe]) 
     if search.phase == LOWER_END_FAILS:
         return LOWER_END_FAILS, _why_infeasible(cell, target, probes[0])
     if search.phase == UPPER_END_PASSES:
-        top = probes[-1]
+        top, doubled = probes[-1], len(probes) > 2  # of one that is not, only the ends were asked for
         return UPPER_END_PASSES, (
-            f"{top['attainment']:.1%} at {top['request_rate_rps']:g} req/s, the highest rate tried: raise the upper "
-            "end, or let the search find it"
+            f"{top['attainment']:.1%} at {number_text(top['request_rate_rps'], 6)} req/s, the highest rate tried: "
+            f"nothing limits it up to there; raise the upper end{'' if doubled else ', or let the search find it'}"
         )
     # Of a stopped one only the requests that decided are known: those of a bad moment, maybe.
     whole = [probe for probe in probes if not probe["stopped"]]
@@ -85,9 +86,9 @@ def _ending(cell: Cell, search: Search, target: float, probes: Sequence[Probe]) 
         lowest = min(slower, key=lambda p: float(p["attainment_high"]), default=probe)
         if probe["attainment_low"] > lowest["attainment_high"]:
             return NOT_MONOTONE, (
-                f"{lowest['attainment']:.1%} at {lowest['request_rate_rps']:.4g} req/s but "
-                f"{probe['attainment']:.1%} at {probe['request_rate_rps']:.4g} req/s, which is beyond chance: higher "
-                "rates that pass may exist"
+                f"{lowest['attainment']:.1%} at {number_text(lowest['request_rate_rps'], 4)} req/s but "
+                f"{probe['attainment']:.1%} at {number_text(probe['request_rate_rps'], 4)} req/s, which is "
+                "beyond chance: higher rates that pass may exist"
             )
     passing, failing = ([probe for probe in probes if probe["met"] == met] for met in (True, False))
     low, high = _beyond_chance(passing, failing, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..messages import number_text
 from .bisection import CONVERGED, UPPER_END_PASSES
 from .splits import Split
 
@@ -21,8 +22,11 @@ def placement_verdict(rows: Sequence[Row], exhaustive: bool) -> str:
     if chosen["max_rate_rps"] is None:
         reached = f"no rate reaches {100 * chosen['target']:.3g}%: {chosen['reason'] or chosen['error']}"
     else:
-        at_least = "at least " if chosen["ending"] == UPPER_END_PASSES else ""
-        reached = f"{at_least}{chosen['max_rate_rps']:.3g} req/s, {chosen['goodput_per_gpu_rps']:.2g} per GPU"
+        reached = (
+            f"{number_text(chosen['max_rate_rps'])} req/s, {number_text(chosen['goodput_per_gpu_rps'], 2)} per GPU"
+        )
+        if chosen["ending"] == UPPER_END_PASSES:
+            reached = f"at least {reached}: nothing limits it up to there"
     parts = [f"{format_layout(chosen)}: {reached}"]
     if exhaustive:
         for what, system in (("jointly searched", "disaggregated"), ("colocated", "colocated")):
@@ -42,7 +46,8 @@ def placement_cautions(rows: Sequence[Row], split: Split, balanced: Split) -> li
     if balanced.predicted_rps > split.predicted_rps:
         found.append(
             f"the best instances do not divide the GPUs well: {format_layout(split.layout())} is predicted to take "
-            f"{split.predicted_rps:.3g} req/s, {format_layout(balanced.layout())} {balanced.predicted_rps:.3g}"
+            f"{number_text(split.predicted_rps)} req/s, {format_layout(balanced.layout())} "
+            f"{number_text(balanced.predicted_rps)}"
         )
     return found
 
@@ -53,7 +58,7 @@ def _format_best(what: str, best: Row, chosen: Row) -> str:
     if best["max_rate_rps"] is None:
         return f"{what}: none reaches the SLOs"
     if chosen["max_rate_rps"] is None:
-        return f"{what}: {format_layout(best)}, {best['max_rate_rps']:.3g} req/s"
+        return f"{what}: {format_layout(best)}, {number_text(best['max_rate_rps'])} req/s"
     more = 100 * (best["max_rate_rps"] / chosen["max_rate_rps"] - 1)
     return f"{what}: {format_layout(best)}, {abs(more):.2g}% {'more' if more >= 0 else 'less'}"
 

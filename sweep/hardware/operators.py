@@ -59,7 +59,7 @@ class OperatorStepModel:
     """An instance of `tp * pp` chips that serves one model: operators added up, with measured constants.
 
     Matrices are a roofline with a soft knee, sqrt(compute^2 + memory^2); attention, all-reduces and a time per layer
-    are added. With x (+) y = sqrt(x^2 + y^2), L layers, p = tp, weights P, and peak and bandwidth of the chip:
+    are added. With x (+) y = sqrt(x^2 + y^2), L layers, p = tp, weights P, and peak and bandwidth of the chip::
 
         F(T) = 2 T P_layers / (peak mfu p) (+) P_layers weight_bytes / (bandwidth mbu p) + L layer_s
                + 2 L (allreduce_s + 2 (p - 1) / p 2 T d_model / allreduce_bw), the last only if p > 1

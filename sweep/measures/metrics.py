@@ -16,7 +16,7 @@ from ..checks import is_number
 from ..messages import shown
 from .latencies import LATENCIES, MetricName, latency, meets
 from .result import Result, one_system
-from .slo import SLO, check_slo
+from .slo import SLO, check_slo, doubt_of_seconds
 from .window import MeasurementWindow, check_shares, ratio, row_percentiles
 
 
@@ -59,7 +59,8 @@ def attainment(
     Warns
     -----
     UserWarning
-        When no limit is set: the share is then that of the requests that were not rejected.
+        When no limit is set: the share is then that of the requests that were not rejected. For a limit that was
+        probably meant in milliseconds, see `SLO`.
     """
     _check_result(result)
     limits = {} if slo is None else check_slo(slo).limits
@@ -68,6 +69,8 @@ def attainment(
             if slo is not None:
                 raise ValueError(f"{name}_slo={given!r}: must be left out where slo={slo!r} is given")
             limits[name] = _limit(f"{name}_slo", given)
+            if (doubt := doubt_of_seconds(name, f"{name}_slo", limits[name])) is not None:
+                _warn(f"attainment: {doubt}")
     check_shares(warmup, cooldown)
     if not limits:
         _warn("attainment: no SLO is set, so it is the share of requests not rejected; set one, as slo=SLO(ttft_s=0.5)")

@@ -10,7 +10,7 @@ from ..analysis.ranking import COMPARISON_GROUPS, COMPETING_AXES, SEEDS, competi
 from ..analysis.selection import axes, plain, plain_text
 from ..experiment.tables import ConfigError
 from ..goodput.bisection import UPPER_END_PASSES
-from ..messages import nearest
+from ..messages import nearest, number_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,9 +126,11 @@ def format_configuration(row: BestGoodput) -> str:
 def _format_rate(row: BestGoodput, target: float) -> str:
     if not row.goodputs:
         return f"no rate reaches {100 * target:.3g}%: {row.reasons[0]}"
-    spread = f" (seeds: {row.goodputs[0]:.3g} to {row.goodputs[-1]:.3g})" if len(row.goodputs) > 1 else ""
+    spread = (
+        f" (seeds: {number_text(row.goodputs[0])} to {number_text(row.goodputs[-1])})" if len(row.goodputs) > 1 else ""
+    )
     at_least = "at least " if row.is_bound else ""
-    return f"{at_least}{row.goodput:.3g} req/s per GPU at {100 * target:.3g}%{spread}"
+    return f"{at_least}{number_text(row.goodput)} req/s per GPU at {100 * target:.3g}%{spread}"
 
 
 def baseline_ratio(row: BestGoodput, best: Sequence[BestGoodput], baseline: str) -> float | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain_text
 from ..measures.slo import SLOS
+from ..messages import number_text
 from .frontier import SHORT_NAMES, BestGoodput, baseline_ratio, format_goodputs
 from .text_tables import print_table
 
@@ -28,7 +29,7 @@ def print_frontier(best: Sequence[BestGoodput], baseline: str, target: float, sl
         rows.append(
             [
                 *(plain_text(value) for value in row.parameters.values()),
-                f"{'>= ' if row.is_bound else ''}{row.goodput:.3g}" if row.goodputs else "none",
+                f"{'>= ' if row.is_bound else ''}{number_text(row.goodput)}" if row.goodputs else "none",
                 "-" if times is None else f"{times:.2f}",
                 *(
                     (

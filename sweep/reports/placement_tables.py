@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain
 from ..analysis.verdicts import format_slos
+from ..goodput.bisection import UPPER_END_PASSES
 from ..goodput.placement_plans import ROLE_SLOS
 from ..goodput.verdict import Row, format_degrees, format_layout
+from ..messages import number_text
 from .text_tables import print_table, with_unit
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def print_placement(placement: Placement) -> None:
                 format_degrees(row["tp"], row["pp"]),
                 "chosen" if row["is_chosen"] else "",
                 str(row["n_gpus"]),
-                *(_number(row[name]) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
+                *(_found(row, name) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
                 # A decode instance's requests come with their first token.
                 *(_seconds(row[f"{name}_p99_s"] if row["part"] == part else None) for part, name in ROLE_SLOS.items()),
                 row["ending"] or row["status"],
@@ -50,7 +52,8 @@ def print_placement(placement: Placement) -> None:
                 what,
                 format_layout(row),
                 str(row["n_gpus"]),
-                *(_number(row[name]) for name in ("predicted_rps", "max_rate_rps", "goodput_per_gpu_rps")),
+                "-" if row["predicted_rps"] is None else number_text(row["predicted_rps"]),
+                *(_found(row, name) for name in ("max_rate_rps", "goodput_per_gpu_rps")),
                 row["binding_slo"] or "-",
                 *(_seconds(row[name]) for name in ("ttft_p99_s", "tpot_p99_s")),
                 row["ending"] or row["status"],
@@ -107,8 +110,11 @@ def _slo_ms(placement: Placement, name: str) -> str:
     return f"{getattr(placement.experiment.slo, f'{name}_ms')[0]:g}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _found(row: Row, name: str) -> str:
+    """A rate that was found; of an upper end that passed only a bound."""
+    if row[name] is None:
+        return "-"
+    return f"{'>= ' if row['ending'] == UPPER_END_PASSES else ''}{number_text(row[name])}"
 
 
 def _seconds(value: float | None) -> str:

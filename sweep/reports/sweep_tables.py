@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analysis.ranking import COMPETING_AXES, TARGET, BestRate
 from ..analysis.selection import short_text
+from ..messages import number_text
 from .text_tables import print_table
 
 
@@ -28,8 +29,8 @@ def best_rows(best: list[BestRate]) -> tuple[list[str], list[list[str]]]:
         rows.append(
             [
                 *(short_text(value) for value in row.parameters.values()),
-                f"{'>= ' if row.is_top else ''}{row.rate_rps:.4g}" if row.rate_rps else "none",
-                *([str(row.n_gpus), f"{row.rate_per_gpu_rps:.3g}"] if per_gpu else []),
+                f"{'>= ' if row.is_top else ''}{number_text(row.rate_rps, 4)}" if row.rate_rps else "none",
+                *([str(row.n_gpus), number_text(row.rate_per_gpu_rps)] if per_gpu else []),
                 _number(m["attainment"], ".1%"),
                 _number(m["output_throughput_tps"], ",.0f"),
                 _number(1000 * m["ttft_p99_s"], ",.0f", " ms"),

@@ -103,3 +103,13 @@ def test_unknown_options_are_refused(capsys):
     with pytest.raises(SystemExit) as caught:
         command_line(["goodput", "small.toml", "--attain", "x"])
     assert caught.value.code == 2
+
+
+def test_a_limit_that_looks_like_seconds_gets_one_line_of_warning(capsys):
+    assert command_line(["goodput", "small.toml", *QUICK, "--slo", "ttft:0.2", "--iters", "0"]) == 0
+    warning = "Warning: small.toml: slo.ttft_ms=0.2: is below 1 ms: a limit in milliseconds; 0.2 s are 200\n"
+    assert capsys.readouterr().err.count(warning) == 1
+    assert (
+        command_line(["goodput", "small.toml", *QUICK, "--slo", "ttft:0.2", "--iters", "0", "--quiet", "--fresh"]) == 0
+    )
+    assert "Warning" not in capsys.readouterr().err

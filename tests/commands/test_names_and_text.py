@@ -309,3 +309,25 @@ def test_odd_files_among_the_parts_are_left_alone(folder):
     (parts / "1e.requests.parquet").write_text("no part")
     printed("run", "e.toml", "--out", "out", "--quiet", "--workers", "1")
     assert sorted(path.name for path in parts.iterdir()) == ["1e.requests.parquet", "3.requests.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("name with spaces.toml", "name-with-spaces"),
+        ("it's $HOME; (2).toml", "it-s-HOME-2-"),
+        ("-x.toml", "x"),
+        ("...toml", "experiment"),
+        ("caf\udce9\t.toml", "caf-"),
+        ("x" * 240 + ".toml", "x" * 200),
+    ],
+)
+def test_what_init_writes_is_run_by_the_command_that_it_names(name, folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert command_line(["init", "--", name]) == 0
+    hint = capfd.readouterr().err.partition("; next: ")[2].strip()
+    assert hint.startswith("servesweep run ")
+    asked = subprocess.run(["bash", "-c", f"printf '%s\\0' {hint}"], stdout=subprocess.PIPE, check=True).stdout
+    words = [os.fsdecode(word) for word in asked.split(b"\0")[:-1]]
+    assert command_line([*words[1:], "--dry-run"]) == 0
+    assert capfd.readouterr().out.startswith(f"{folder}: ")

@@ -185,3 +185,42 @@ def test_all_that_is_wrong_in_an_inline_table_is_told_with_its_place():
     assert [text.split(" = ")[0] for text in found] == [f"config: workload.prompt.{name}" for name in length]
     found = problems(SMALL, settings=["request_rate_rps={from=1, to=4, cnt=3}"])
     assert all(text.startswith("--set: workload.request_rate_rps") for text in found)
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({**SMALL, "system": {"n_instance": 2, "router": "round_robin"}}, 'did you mean "n_instances"?'),
+        ({**SMALL, "system": {"replicas": 2, "router": "round_robin"}}, "system.replicas: unknown key"),
+        ({**SMALL, "sytem": {"n_instances": 2}, "system": {"router": "round_robin"}}, "sytem: unknown table; did you"),
+        ({**SMALL, "n_instances": 2, "system": {"router": "round_robin"}}, 'did you mean "n_instances" in [system]?'),
+        (changed(**{"instance": {"model": None, "modle": "llama-3.1-8b"}}), 'did you mean "model"?'),
+        (changed(**{"workload": {"request_rate_rps": None, "request_rate": 3}}), 'did you mean "request_rate_rps"?'),
+        (changed(**{"workload": {"request_rate_rps": {"form": 1, "to": 2, "count": 3}}}), 'did you mean "from"?'),
+        ({**{k: v for k, v in SMALL.items() if k != "instance"}, "instnace": SMALL["instance"]}, 'mean "instance"?'),
+        (changed(**{"scheduler": {"memroy": "paged", "num_blocks": 99}}), 'did you mean "memory"?'),
+    ],
+)
+def test_what_follows_from_a_misspelt_key_is_not_told(tables, words):
+    assert words in problem(tables)
+
+
+@pytest.mark.parametrize(
+    "settings", [["n_instance=2"], ["system.n_instance=2"], ["n_instances=[2,", "tp=1"], {"n_instance": 2}]
+)
+def test_nor_what_follows_from_a_misspelt_setting(settings):
+    text = problem({**SMALL, "system": {"router": "round_robin"}}, settings=settings)
+    assert "has no effect" not in text
+
+
+def test_a_key_without_effect_is_still_told_where_nothing_is_misspelt_that_decides_on_it():
+    found = problems({**changed(**{"slo": {"tttf_ms": 5}}), "system": {"router": "round_robin"}})
+    assert any("tttf_ms: unknown key" in text for text in found)
+    assert any("system.router" in text and "has no effect without n_instances above 1" in text for text in found)
+
+
+def test_known_names_are_told_once():
+    text = problem(SMALL, settings=["sead=1"])
+    names = text.partition("Known: ")[2].split(", ")
+    assert names[0] == "seed"
+    assert len(names) == len(set(names)) > 30

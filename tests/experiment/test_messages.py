@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from servesweep import checks, messages
+from servesweep import checks, escapes, messages
+from servesweep.experiment import checking
 from servesweep.experiment.reader import load_experiment
 from servesweep.experiment.tables import ConfigError
 from servesweep.messages import (
@@ -13,16 +14,19 @@ from servesweep.messages import (
     MOST_PROBLEMS,
     MOST_VALUES,
     clipped,
+    closest,
     listed,
     nearest,
     nearest_numbers,
+    number_text,
     shown,
 )
 from small_experiment import SMALL, changed, problem, problems
 
 
-def test_the_doctests():
-    failures, attempts = doctest.testmod(messages)
+@pytest.mark.parametrize("module", [messages, escapes, checking], ids=lambda module: module.__name__)
+def test_the_doctests(module):
+    failures, attempts = doctest.testmod(module)
     assert attempts > 0
     assert failures == 0
 
@@ -93,6 +97,20 @@ def test_the_nearest_name_comes_first():
     assert nearest("17", [str(i) for i in range(0, 800, 8)]).startswith('; did you mean "16"? Known: 16, 24, 8, 32, ')
     assert nearest("x" * 10**6, ["y"]) == "; known: y"
     assert nearest(7, ["a"]) == "; known: a"
+    assert nearest("rotuer", ["kind", "tp", "router_seed", "tp", "router"]) == (
+        '; did you mean "router"? Known: router, router_seed, kind, tp'
+    )
+    assert nearest("7", ["1", "64", "8", "8"]) == '; did you mean "8"? Known: 8, 1, 64'
+    assert closest("zzz", ["a"]) == (None, "; known: a")
+    assert closest("7", []) == (None, "; known: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(67108864.0, "67,100,000"), (1234.5, "1,230"), (150.2, "150"), (0.0512, "0.0512"), (0.0, "0"), (1e20, "1e+20")],
+)
+def test_numbers_have_no_exponent_where_people_write_none(value, text):
+    assert number_text(value) == text
 
 
 def test_a_text_is_clipped_in_its_middle_and_shows_control_characters():

@@ -211,7 +211,8 @@ def test_what_the_choice_rests_on_is_said_when_it_did_not_converge(tmp_path):
     config = {**SMALL, "slo": {"ttft_ms": 1e5, "tpot_ms": 12}}
     found = find_placement(config, n_gpus=2, **SEARCH, **QUIET, out=tmp_path)
     assert found.prefill["ending"].tolist() == ["upper_end_passes"]
-    assert found.warnings[1].startswith("prefill, 1 x tp1: upper end passes: 100.0% at 3.")
+    assert found.warnings[1].startswith("prefill, 1 x tp1: upper end passes: 100.0% at 3")
+    assert re.search(r" at [\d,]{9,} req/s, the highest rate tried: nothing limits it up to there;", found.warnings[1])
     assert found.split.predicted_rps == found.split.decode.rate_rps
 
 

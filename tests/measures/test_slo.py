@@ -53,6 +53,7 @@ def test_what_else_is_refused(value, message):
         SLO.of(value)
 
 
+@pytest.mark.filterwarnings("ignore:ttft_")
 @given(st.integers(1, 10**9), st.integers(0, 6))
 def test_milliseconds_are_those_that_people_would_write(digits, places):
     seconds = float(f"{digits}e-{places + 3}")
@@ -62,6 +63,7 @@ def test_milliseconds_are_those_that_people_would_write(digits, places):
         assert SLO.of(slo.milliseconds()) == slo
 
 
+@pytest.mark.filterwarnings("ignore:tpot_")
 @given(st.floats(1e-300, 1e300))
 def test_milliseconds_and_back_differ_by_a_rounding_at_most(limit):
     back = SLO.of(SLO(tpot_s=limit).milliseconds()).tpot_s
@@ -130,3 +132,42 @@ def test_the_package_itself_does_not_warn(tmp_path):
         assert set(run_grid(config, out=tmp_path / "run", **options).df["attainment"]) == {1.0}
         found = find_goodput(config, slo=SLO(ttft_s=0.5), iters=2, out=tmp_path / "search", **options)
         assert set(found.df["attainment"]) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"ttft_s": 500}, "ttft_s=500: is above 90 s: a limit in seconds; 500 ms are 0.5"),
+        ({"tpot_s": 35}, "tpot_s=35: is above 9 s: a limit in seconds; 35 ms are 0.035"),
+        ({"e2e_s": 2000}, "e2e_s=2000: is above 900 s: a limit in seconds; 2000 ms are 2"),
+        ({"itl_max_s": 100}, "itl_max_s=100: is above 30 s"),
+    ],
+)
+def test_seconds_that_look_like_milliseconds_get_a_warning(limits, message):
+    with pytest.warns(UserWarning, match=message) as caught:
+        SLO(**limits)
+    assert [warning.filename for warning in caught] == [__file__]
+    (name, limit), *_ = limits.items()
+    if name in ("ttft_s", "tpot_s"):
+        with pytest.warns(UserWarning, match=f"attainment: {name.replace('_s', '_slo')}={limit}: is above"):
+            attainment(RESULT, **{name.replace("_s", "_slo"): limit}, **WHOLE)
+
+
+def test_milliseconds_that_look_like_seconds_get_a_warning():
+    for made in (
+        lambda: SLO.of({"tpot_ms": 0.05}),
+        lambda: load_experiment("quickstart", settings={"slo.tpot_ms": [20, 0.05]}),
+    ):
+        with pytest.warns(
+            UserWarning, match="tpot_ms=0.05: is below 1 ms: a limit in milliseconds; 0.05 s are 50"
+        ) as one:
+            made()
+        assert [warning.filename for warning in one] == [__file__]
+
+
+def test_limits_within_reason_get_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        SLO(90, 9, 900, 30)
+        assert SLO.of({"ttft_ms": 500_000, "tpot_ms": 1}) == SLO.of({"tpot_ms": 1.0, "ttft_ms": 5e5})
+        attainment(RESULT, math.inf, 9.0)
