@@ -114,6 +114,11 @@ class Lookup:
         self.columns = columns  # [16, L]
         self.there = columns[-1] > 0
         self.everywhere = bool(self.there.all())
+        found = LaneTables(*columns)
+        # Whether a step may be beyond the end of a table: those that end earlier hold all that their lane can need.
+        self._beyond = [
+            bool((last >= LAST).any()) for last in (found.tokens_last, found.emitting_last, found.decoding_last)
+        ]
         alike = columns.shape[1] > 0 and bool((columns == columns[:, :1]).all())
         self._alike = LaneTables(*map(np.array, columns[:, 0])) if alike else None
 
@@ -123,8 +128,10 @@ class Lookup:
 
     def decode_line(self, c: LaneTables, decoding: Floats, context: Floats) -> tuple[Floats, Floats]:
         """The first step of decodes alone, and half of what each further one takes more. [*, n]"""
-        fixed = self._read(c.decoding_at, c.decoding_last, c.decoding_slope, np.maximum(decoding, ZERO))
-        return fixed + c.context_s * context, c.context_s * decoding * HALF
+        number, beyond = np.maximum(decoding, ZERO), self._beyond[2]
+        first = self._read(c.decoding_at, c.decoding_last, c.decoding_slope, number, beyond)
+        first += c.context_s * context
+        return first, c.context_s * decoding * HALF
 
     def piece_line(
         self, c: LaneTables, decoding: Floats, context: Floats, piece: Floats, done: Floats
@@ -145,14 +152,16 @@ class Lookup:
         emitting: Floats,
     ) -> Floats:
         """Seconds of steps with prefill. [n]"""
-        tokens = self._read(c.tokens_at, c.tokens_last, c.tokens_slope, decoding + chunk)
-        emitted = self._read(c.emitting_at, c.emitting_last, c.emitting_slope, emitting)
+        tokens = self._read(c.tokens_at, c.tokens_last, c.tokens_slope, decoding + chunk, self._beyond[0])
+        emitted = self._read(c.emitting_at, c.emitting_last, c.emitting_slope, emitting, self._beyond[1])
         attention = c.mixed_context_s * context + c.pair_s * pairs + c.done_s * done
         seconds: Floats = tokens + emitted + c.overhead_s + c.prefill_s + attention
         return seconds
 
-    def _read(self, at: Floats, last: Floats, slope: Floats, number: Floats) -> Floats:
+    def _read(self, at: Floats, last: Floats, slope: Floats, number: Floats, beyond: bool) -> Floats:
+        if not beyond:  # clip: lanes that take no such step may have any number, and mean nothing
+            return self._values.take((at + number).astype(np.int64), mode="clip")
         place = np.minimum(number, last)
-        beyond = (number - place) * slope
-        values: Floats = self._values[(at + place).astype(np.int64)] + beyond
+        values = self._values.take((at + place).astype(np.int64))
+        values += (number - place) * slope
         return values
