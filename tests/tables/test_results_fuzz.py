@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import servesweep
 from damage import damage
+from peak_memory import peak_bytes
 from servesweep.commands.main import command_line
 
 EXPERIMENT = """\
@@ -167,12 +168,14 @@ def try_one(seed, made, folder):
     wrong = []
 
     def call(arguments):
-        began = time.process_time()
+        peak_before, began = peak_bytes(), time.process_time()
         code, out, err = called(arguments)
         if (problem := said_well(arguments, code, out, err, which)) is not None:
             wrong.append(problem)
         if (seconds := time.process_time() - began) > 10:
             wrong.append(f"{' '.join(arguments)}: took {seconds:.0f} s")
+        if (more := peak_bytes() - peak_before) > 1e9:
+            wrong.append(f"{' '.join(arguments)}: took {more / 1e6:,.0f} MB")
         return code
 
     for arguments in rng.sample(READERS[which], 3):

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from peak_memory import peak_bytes
 
 FILES = int(os.environ.get("SERVESWEEP_FUZZ") or 150)
 A_PROCESS = 250  # files
@@ -328,16 +329,6 @@ def assert_same(a, b):
         assert getattr(a, key).tolist() == getattr(b, key).tolist(), key
 
 
-def peak_bytes():
-    """The most memory since the last call, in Linux; 0 elsewhere."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return 0
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
 def main(first, count, folder):
     """Tries files, and writes what was wrong with them; the last line of `progress` says which one is at work."""
     folder.mkdir(exist_ok=True)
@@ -366,7 +357,11 @@ def main(first, count, folder):
 
 def run(first, count, folder):
     process = subprocess.run(
-        [sys.executable, __file__, str(first), str(count), str(folder)], capture_output=True, text=True, check=False
+        [sys.executable, __file__, str(first), str(count), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     at = (folder / "progress").read_text() if (folder / "progress").exists() else "none"
     assert process.returncode == 0, f"{process.returncode} at file {at}: {process.stderr[-3000:]}"
