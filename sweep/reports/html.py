@@ -16,6 +16,7 @@ from ..analysis.verdicts import format_rejections, format_slos, format_verdict
 from ..escapes import in_json, lines, one_line
 from ..experiment.toml_values import format_toml
 from ..tables.filenames import RUN_FACTS
+from ..tables.plain_files import open_plain
 from .sweep_tables import best_rows
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def _facts(facts: dict[str, Any]) -> list[list[str]]:
 def read_facts(directory: Path) -> dict[str, Any]:
     """What run.json of a run holds; empty when it is not there or cannot be read."""
     try:
-        found = json.loads((directory / RUN_FACTS).read_text("utf-8"))
+        with open_plain(directory / RUN_FACTS) as file:
+            found = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ..tables.atomic_write import sync_directory
 from ..tables.filenames import JOURNAL_NAME
+from ..tables.plain_files import open_plain
 
 JOURNAL_VERSION = 2  # goes up when lines take another form; all before are still read
 
@@ -108,7 +109,7 @@ class Journal:
         JournalTooNew when the journal has another form.
         """
         self._damaged = []
-        with open(self.path, "rb") as file:
+        with open_plain(self.path) as file:
             for self._line, line in enumerate(file, start=1):
                 record = decode_line(line)
                 version = None if record is None else record.get("journal")
@@ -192,7 +193,7 @@ class Journal:
 def last_run(path: Path) -> Record:
     """The record with which the last run began that wrote into a journal; empty when there is none."""
     found: Record = {}
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         for line in file:
             if b'"journal":' in line:
                 found = decode_line(line) or found

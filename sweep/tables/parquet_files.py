@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from .plain_files import open_plain
 
 _ROWS = 1 << 16  # read at once where only whether they can be read is asked
 
@@ -70,19 +69,10 @@ def _difference(found: pa.Schema, due: pa.Schema) -> str:
 
 def _from_file(path: Path, read: Callable[[pq.ParquetFile], _Found]) -> _Found:
     try:
-        with open(path, "rb", opener=_open_regular) as file:
+        with open_plain(path) as file:
             return read(pq.ParquetFile(file))
     except UnreadableTable:
         raise
     except Exception as error:  # what damaged files make pyarrow raise are errors of all kinds
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UnreadableTable(f"{path} cannot be read as Parquet: {reason}") from None
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open a plain file; opening a pipe could wait for ever."""
-    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(errno.EINVAL, "is no plain file")
-    return number

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..escapes import one_line
 from .filenames import JOURNAL_NAME, RUN_FACTS, UNFINISHED
+from .plain_files import open_plain
 
 KINDS = {  # of work, by the tables that come of it
     **dict.fromkeys(("cells", "timings", "requests", "steps", "instances"), "run"),
@@ -50,8 +51,8 @@ def newer_work(directory: Path, table: str) -> str | None:
 
 def _json_of(path: Path, most: int = -1) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            found = json.loads(file.read(most)) if path.is_file() else None
+        with open_plain(path) as file:
+            found = json.loads(file.read(most))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
