@@ -52,7 +52,7 @@ def table_seconds(c: StepTables, decoding: Any, context: Any, chunk: Any, pairs:
 class LaneTables(NamedTuple):
     """Where a lane finds its tables among those of the batch, and its lines; each a float or [n]."""
 
-    tokens_at: Any  # begins of the three tables: F + prefill_s of steps with prefill, G, and F + G of decodes alone
+    tokens_at: Any  # begins of the three tables: F, G, and F + G + o of decodes alone
     tokens_last: Any  # the last number in it
     tokens_slope: Any
     emitting_at: Any

@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt as interrupt:
         say(str(interrupt) or "interrupted")
         if hasattr(interrupt, "run"):
-            say(_resume(arguments))
+            say(_resume(arguments, fresh=not interrupt.run.any_ended))
         return EXIT_INTERRUPTED
     except streams.StdoutLost as error:
         say(str(error))
@@ -73,12 +73,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         if isinstance(error, RunStopped):
             say(str(error))
-            say(_resume(arguments, error.alone))
+            say(_resume(arguments, error.alone, fresh=not error.run.any_ended))
             return EXIT_UNEXPECTED
         if isinstance(error, SearchStopped):
             say(str(error))
             if error.alone:
-                say(_resume(arguments, alone=True))
+                say(_resume(arguments, alone=True, fresh=True))
             return EXIT_UNEXPECTED
         if isinstance(error, ConfigError):
             say(str(error))
@@ -114,9 +114,10 @@ def _warnings_in_a_line(quiet: bool) -> Iterator[None]:
         yield
 
 
-def _resume(arguments: Sequence[str] | None, alone: bool = False) -> str:
-    """How to go on after a run that stopped: the same command, which finds what is there; `alone`: with one worker."""
-    given = [word for word in (sys.argv[1:] if arguments is None else arguments) if word != "--fresh"]
+def _resume(arguments: Sequence[str] | None, alone: bool = False, *, fresh: bool) -> str:
+    """How to go on after a run that stopped: the same command, which finds what is there; `alone`: with one worker;
+    `fresh`: nothing of it is there."""
+    given = [word for word in (sys.argv[1:] if arguments is None else arguments) if fresh or word != "--fresh"]
     if alone:
         words = iter(given)
         given = [w for w in words if not (w == "--workers" and next(words, "")) and not w.startswith("--workers=")]

@@ -115,10 +115,13 @@ def _figures(df: pd.DataFrame, options: argparse.Namespace) -> Iterator[tuple[st
 
 def _over_time(df: pd.DataFrame, options: argparse.Namespace) -> tuple[str, Figure, pd.DataFrame]:
     from .. import plots
-    from ..analysis.selection import one_cell
+    from ..analysis.selection import need_columns, need_rows, one_cell
     from ..plots import numbers as plot_numbers
 
     steps = load_run(options.run, "steps")
+    with asked_of(options.run, "steps"):
+        need_columns(steps, ["cell_id"])
+        need_rows(steps)
     there = steps["cell_id"].unique().tolist()
     if options.cell is None and len(there) > 1:
         raise ValueError(f"time draws one cell, and steps of {len(there)} were recorded: choose one with --cell")

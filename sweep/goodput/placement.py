@@ -190,8 +190,7 @@ def find_placement(
         return search_plan(plan, options, workers=workers, out=directory / part, progress=progress, fresh=True)
 
     with Hold(directory, "placement") as hold:
-        if not fresh:
-            refuse_other(directory, "placement", asked)
+        refuse_other(directory, "placement", asked, fresh=fresh)
         for note in hold.notes if progress else ():
             say(note)
         if not holds(directory, "placement", asked):  # what is there is of another placement

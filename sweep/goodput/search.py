@@ -262,8 +262,7 @@ def search_plan(
     criterion = EarlyStopCriterion(options.attainment, slo.warmup, slo.cooldown, options.joint)
     searches = Searches(plan, options.start(), criterion, options.tables())
     with Hold(directory, "search") as hold:
-        if not checks.whether("fresh", fresh):
-            refuse_other(directory, "search", searches.config())
+        refuse_other(directory, "search", searches.config(), fresh=checks.whether("fresh", fresh))
         if progress:
             for note in hold.notes:
                 say(note)

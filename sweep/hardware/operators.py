@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import checks
-from ..kernels.step_tables import LAST, StepTables, table_seconds
+from ..kernels.step_tables import LAST, StepTables
 from .catalogue import chip_file
 from .parts import Chip, Model
 from .step_times import ACTIVATION_BYTES, BYTES_RANGE, EFFICIENCY_RANGE, MAX_OVERHEAD_S, StepModel
+from .tabled import TabledSteps
 
 MAX_FACTOR = 1e3  # of mixed_attention
 _EFFICIENCIES = ("mfu", "mbu", "mbu_attention", "mfu_attention")
@@ -55,7 +56,7 @@ def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
 
 @checks.spelt_out
 @dataclass(frozen=True)
-class OperatorStepModel:
+class OperatorStepModel(TabledSteps):
     """An instance of `tp * pp` chips that serves one model: operators added up, with measured constants.
 
     Matrices are a roofline with a soft knee, sqrt(compute^2 + memory^2); attention, all-reduces and a time per layer
@@ -180,12 +181,7 @@ class OperatorStepModel:
         """Where the constants that were not given come from, in words."""
         return chip_constants(self.chip.name, self.tp).source
 
-    def coefficients(self) -> StepTables:
-        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
-        return self._coefficients
-
-    @cached_property
-    def _coefficients(self) -> StepTables:
+    def _tables(self) -> StepTables:
         model, chip, p, c = self.model, self.chip, self.tp, self.constants
         computes = self.compute_bytes or (1 if self.weight_bytes == 1 else 2)
         peak = (chip.fp8_flops or chip.bf16_flops) if computes == 1 else chip.bf16_flops
@@ -215,42 +211,6 @@ class OperatorStepModel:
             overhead_s=c["overhead_s"],
             prefill_s=0.0,
         )
-
-    def step_time(
-        self,
-        decoding: int,
-        context: int,
-        prefill_tokens: int = 0,
-        pairs: int = 0,
-        done: int = 0,
-        emitting: int | None = None,
-    ) -> float:
-        """Seconds of a step.
-
-        Parameters
-        ----------
-        decoding, context
-            Requests that decode, and the tokens in their caches together.
-        prefill_tokens, pairs, done
-            Prompt tokens processed, pairs of such a token and one that it attends to, and tokens of these prompts that
-            were processed before.
-        emitting
-            Requests that emit a token: those that decode, and the prefills that end. None: only the former.
-
-        Returns
-        -------
-        float
-            Seconds; 0 for a step without a token.
-
-        Raises
-        ------
-        ValueError
-            For anything but integers of at least 0.
-        """
-        counts = {"decoding": decoding, "context": context, "prefill_tokens": prefill_tokens, "pairs": pairs}
-        counts |= {"done": done, "emitting": decoding if emitting is None else emitting}
-        work = [checks.whole(name, value, 0) for name, value in counts.items()]
-        return float(table_seconds(self._coefficients, *work)) if decoding + prefill_tokens else 0.0
 
     def prefill_time(self, prompts: Iterable[int]) -> float:
         """Seconds of a step that processes whole prompts of so many tokens; 0 without any."""

@@ -1,13 +1,13 @@
 """Step times as tables, of an instance whose steps were measured."""
 
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .. import checks
 from ..arrays import Floats
-from ..kernels.step_tables import LAST, StepTables, table_seconds
+from ..kernels.step_tables import LAST, StepTables
+from .tabled import TabledSteps
 
 Knots = tuple[tuple[int, float], ...]
 """Whole numbers that grow, and seconds that do not fall; between two of them a straight line."""
@@ -18,7 +18,7 @@ _COSTS = ("context_s", "mixed_context_s", "pair_s", "done_s", "prefill_s", "over
 
 @checks.spelt_out
 @dataclass(frozen=True)
-class TableStepTimes:
+class TableStepTimes(TabledSteps):
     """Step times looked up: F(tokens) + G(emitting requests) + context, pairs and a fixed time. No KV capacity.
 
         decodes only   t = F(T) + G(E) + context_s context + overhead_s
@@ -68,12 +68,7 @@ class TableStepTimes:
         if not self.step_time(1, 0) > 0:
             raise ValueError("tokens_s, overhead_s: a step of one token takes 0 s, must be more")
 
-    def coefficients(self) -> StepTables:
-        """The step time as tables and numbers, for the engine."""
-        return self._coefficients
-
-    @cached_property
-    def _coefficients(self) -> StepTables:
+    def _tables(self) -> StepTables:
         emitting = _table(self.emitting_s)
         if self.emitting_s and self.emitting_s[0][0] > 0:
             emitting[0] = 0.0
@@ -87,21 +82,6 @@ class TableStepTimes:
             self.overhead_s,
             self.prefill_s,
         )
-
-    def step_time(
-        self,
-        decoding: int,
-        context: int,
-        prefill_tokens: int = 0,
-        pairs: int = 0,
-        done: int = 0,
-        emitting: int | None = None,
-    ) -> float:
-        """Seconds of a step; the arguments are those of `OperatorStepModel.step_time`."""
-        counts = {"decoding": decoding, "context": context, "prefill_tokens": prefill_tokens, "pairs": pairs}
-        counts |= {"done": done, "emitting": decoding if emitting is None else emitting}
-        work = [checks.whole(name, value, 0) for name, value in counts.items()]
-        return float(table_seconds(self._coefficients, *work)) if decoding + prefill_tokens else 0.0
 
 
 def _checked(name: str, knots: object) -> Knots:

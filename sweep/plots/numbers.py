@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.ranking import SEEDS, TARGET, BestRate, competing_axes, ranked
-from ..analysis.selection import axes, check_names, check_numbers, parameters, plain, plain_text
+from ..analysis.selection import BadTable, axes, check_names, check_numbers, parameters, plain, plain_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def frontier(
     if FOUND_RATE in df:
         return _searched(df, x, by, per_gpu)
     if df[RATE].nunique() < 2:
-        raise ValueError(f"{RATE} has a single value: a frontier needs a sweep of request rates")
+        raise BadTable(f"{RATE} has a single value: a frontier needs a sweep of request rates")
     rows = []
     for name, cells in _split(df, by):
         for value, here in _values(cells, x):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import TARGET, best_by_policy, ranked
-from ..analysis.selection import axes, measured, parameters, plain, plain_text
+from ..analysis.selection import BadTable, axes, measured, parameters, plain, plain_text
 from ..analysis.verdicts import format_rejections, format_slos, format_verdict
 from ..escapes import in_json, lines, one_line
 from ..experiment.toml_values import format_toml
@@ -36,7 +36,7 @@ def report_html(df: pd.DataFrame, facts: dict[str, Any] | None = None, target: f
     ValueError for a table without rows.
     """
     if df.empty:
-        raise ValueError("the table has no cell, so there is nothing to report")
+        raise BadTable("the table has no cell, so there is nothing to report")
     data = json.dumps(report_data(df, facts or {}, target), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     page = files("servesweep.reports").joinpath("page")
     parts = {

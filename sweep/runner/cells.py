@@ -111,10 +111,12 @@ class CellStore:
         return notes
 
     def _see_held(self) -> None:
-        """See which of these cells have rows in the table that is there."""
+        """See which of these cells have rows in the table that is there; those that failed may run again."""
         ours = {cell.cell_id for cell in self.plan.cells}
+        cells = self.directory / table_file("cells")
         with suppress(ValueError):  # no table, or none that can be read
-            self._held = ours.intersection(text_column(self.directory / table_file("cells"), "cell_id"))
+            rows = zip(text_column(cells, "cell_id"), text_column(cells, "status"), strict=True)
+            self._held = ours.intersection(cell_id for cell_id, status in rows if status != "failed")
 
     def _restore(self, at: int, record: Record, values: Floats | None) -> None:
         """Take over a record and its measures; an empty one takes back what an earlier one gave."""

@@ -14,7 +14,7 @@ from typing import Any
 from .. import checks
 from ..experiment.plan import RULES_VERSION
 from ..experiment.tables import ConfigError, Experiment
-from ..tables.filenames import JOURNAL_NAME, PARTS, RESULTS, RUN_FILES
+from ..tables.filenames import JOURNAL_NAME, PARTS, RESULTS, RUN_FILES, UNFINISHED
 
 
 def environment() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def check_directory(directory: Path, outputs: Sequence[str] = RUN_FILES, folders
     Nothing is written behind a link: a table that is one is replaced, a journal or a folder refused. Writes nothing.
     """
     try:
-        for name in outputs:
+        for name in (*outputs, UNFINISHED):
             path = directory / name
             if path.exists() and not path.is_file():
                 what = "is a directory" if path.is_dir() else "is not a regular file"

@@ -22,12 +22,13 @@ from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
 from ..streams import say
-from ..tables.filenames import JOURNAL_NAME, RECORDED
+from ..tables.atomic_write import take_away
+from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FILES
 from .backends import Backend, InProcess, iter_outcomes
 from .batches import MAX_BATCH_CELLS, default_workers, estimate, expected_cpu_s, make_batches, outline_workers
 from .cells import FORM, CellStore, of_cells
 from .directory import as_json, environment, output_directory, prepare_directory
-from .hold import Hold, refuse_other
+from .hold import Hold, holds, refuse_other
 from .journal import JOURNAL_VERSION, Journal, JournalInUse, JournalTooNew
 from .processes import Processes, interrupts
 from .progress import BestSoFar, Progress, Silent
@@ -70,9 +71,12 @@ class Execution:
         self._batches: list[list[int]] = []
         self.store = CellStore(plan, self.directory)
         self._hold = Hold(self.directory, "run")
+        self._replaces: Sequence[str] = ()  # files of other settings, which go when a batch has ended
         try:
-            if not fresh:
-                refuse_other_run(plan, self.directory)
+            ids = [cell.cell_id for cell in plan.cells]
+            refuse_other(self.directory, "run", of_cells(plan), ids, fresh=fresh)
+            if fresh and not holds(self.directory, "run", of_cells(plan)):
+                self._replaces = [name for name in RUN_FILES if name != JOURNAL_NAME]
             self._journal = Journal(self.directory, fresh)
         except BaseException as error:
             self._hold.close()
@@ -131,6 +135,9 @@ class Execution:
                     with interrupts():  # on disk and in memory, or in neither
                         store.add(outcome, self._journal.append)
                         cost = {"wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s}
+                        if self._replaces:
+                            take_away(self.directory, self._replaces)
+                            self._replaces = ()
                         self._ended_here.append({"cells": len(outcome.positions), **cost})
                 except OSError as error:
                     raise self._stopped(error) from None
@@ -146,7 +153,8 @@ class Execution:
         """Write the tables of all that has ended. RunStopped when they cannot be written."""
         run = self.run()
         try:
-            self.store.write(as_json(self._facts(run)))
+            if not self.store.write(as_json(self._facts(run))):
+                say(f"the tables in {self.directory} hold more cells, and stay; what ended now is in {JOURNAL_NAME}")
         except OSError as error:
             raise self._stopped(error) from None
         return run
@@ -226,11 +234,6 @@ class Execution:
             "journal_bytes": self._journal.size,
             "batches": [{key: round(value, 3) for key, value in batch.items()} for batch in self._ended_here],
         }
-
-
-def refuse_other_run(plan: Plan, directory: Path) -> None:
-    """ConfigError when a directory holds a run of other settings, or something of another experiment."""
-    refuse_other(directory, "run", of_cells(plan), [cell.cell_id for cell in plan.cells])
 
 
 def choose_workers(plan: Plan, cells: Sequence[int], workers: int | None) -> int:

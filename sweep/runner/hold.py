@@ -104,11 +104,13 @@ class Hold:
         return -1
 
 
-def refuse_other(directory: Path, kind: str, config: Mapping[str, Any], ids: Collection[str] | None = None) -> None:
+def refuse_other(
+    directory: Path, kind: str, config: Mapping[str, Any], ids: Collection[str] | None = None, *, fresh: bool = False
+) -> None:
     """ConfigError when a directory holds what this work would replace, or should not lie beside.
 
     A directory belongs to one experiment, by its name. Work of one kind replaces that of the same settings, `config`;
-    a run also one whose cells it has all, by `ids`.
+    a run also one whose cells it has all, by `ids`; with `fresh` any.
     """
     config = _as_kept(config)
     for other, table in _KEYS.items():
@@ -118,7 +120,7 @@ def refuse_other(directory: Path, kind: str, config: Mapping[str, Any], ids: Col
             lost = set(text_column(path, "cell_id")) - set(ids) if ids is not None and other == kind else set()
         except ValueError:  # no table, or none that can be read
             continue
-        if other == kind and held != config and (lost or ids is None):
+        if other == kind and not fresh and held != config and (lost or ids is None):
             differ = listed(_differences(held, config), _MOST_KEYS)
             what = f", {len(lost):,} of whose cells are not asked for" if lost else ""
             raise ConfigError(

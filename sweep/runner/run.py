@@ -57,6 +57,11 @@ class Run:
         """The experiment as plain tables, defaults filled in."""
         return self.experiment.tables()
 
+    @property
+    def any_ended(self) -> bool:
+        """Whether any cell was simulated, now or before."""
+        return self.counts["ok"] + self.counts["failed"] > 0
+
     def __repr__(self) -> str:
         return f"<Run {self.experiment.name}: {counts_text(self.counts)}; {self.directory}>"
 
@@ -112,8 +117,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def _kept(run: Run) -> str:
-    any_ended = run.counts["ok"] + run.counts["failed"] > 0
-    return f"{_ended(run)}; " + (f"their rows are in {run.directory}" if any_ended else "nothing was written")
+    return f"{_ended(run)}; " + (f"their rows are in {run.directory}" if run.any_ended else "nothing was written")
 
 
 def _ended(run: Run) -> str:

@@ -27,6 +27,6 @@ def table_file(table: str) -> str:
 
 UNFINISHED = "unfinished.json"  # who works here; it stays when that process is killed
 
-RUN_FILES = (*map(table_file, ("cells", *RECORDED, "timings")), RUN_FACTS, JOURNAL_NAME, UNFINISHED)
-GOODPUT_FILES = (*map(table_file, ("goodput", "probes")), GOODPUT_FACTS, UNFINISHED)
-PLACEMENT_FILES = (table_file("placement"), PLACEMENT_FACTS, UNFINISHED)
+RUN_FILES = (*map(table_file, ("cells", *RECORDED, "timings")), RUN_FACTS, JOURNAL_NAME)
+GOODPUT_FILES = (*map(table_file, ("goodput", "probes")), GOODPUT_FACTS)
+PLACEMENT_FILES = (table_file("placement"), PLACEMENT_FACTS)

@@ -6,6 +6,7 @@ SERVESWEEP_FUZZ=18 kills each kind so often at file operations, and as often by 
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,10 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
-from servesweep import find_goodput, find_placement, run_grid
+from servesweep import find_goodput, find_placement, load, run_grid
 from servesweep.commands.main import command_line as main
 from servesweep.experiment.tables import ConfigError
+from servesweep.runner import tasks
 from servesweep.runner.hold import Hold
+from servesweep.runner.run import Interrupted
+from servesweep.serving.run import run_systems
+from servesweep.tables.unfinished import newer_work
 
 EXPERIMENT = {
     "name": "one",
@@ -68,6 +73,73 @@ def test_one_at_a_time(kind, tmp_path):
             with pytest.raises(ConfigError, match=rf"is in use by another {kind} \(process {os.getpid()} on "):
                 work(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", WORK)
+def test_it_is_held_while_work_goes_on(kind, tmp_path, monkeypatch):
+    """From the first batch to the last nobody else may begin, and readers are told."""
+    seen = []
+
+    def look(lanes, **options):
+        with pytest.raises(ConfigError, match=rf"is in use by another {kind}"):
+            WORK[kind](tmp_path)
+        seen.append(newer_work(tmp_path, {"run": "cells", "search": "goodput"}.get(kind, kind)))
+        return run_systems(lanes, **options)
+
+    monkeypatch.setattr(tasks, "run_systems", look)
+    WORK[kind](tmp_path)
+    assert seen
+    assert all("has not ended" in one for one in seen)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_nothing_of_another_experiment_comes_beside(fresh, tmp_path):
+    search(tmp_path)
+    with pytest.raises(ConfigError, match=r"holds a search of another experiment, 'one', beside which a run of 'x'"):
+        run_grid({**EXPERIMENT, "name": "x"}, out=tmp_path, **QUIET, fresh=fresh)
+    assert not (tmp_path / "cells.parquet").exists()
+
+
+def test_tables_that_hold_more_stay(tmp_path, monkeypatch, capsys):
+    run(tmp_path)
+    before = bytes_of(tmp_path)
+    (tmp_path / "journal.jsonl").unlink()
+    batches = iter(range(9))
+
+    def interrupt(lanes, **options):
+        if next(batches):
+            raise KeyboardInterrupt
+        return run_systems(lanes, **options)
+
+    monkeypatch.setattr(tasks, "run_systems", interrupt)
+    with pytest.raises(Interrupted):
+        run(tmp_path, max_batch_cells=1)
+    assert bytes_of(tmp_path) == before
+    assert f"the tables in {tmp_path} hold more cells, and stay; what ended now is in journal.jsonl" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_fresh_run_of_other_settings_that_stops_can_go_on_as_it_says(ended, tmp_path, monkeypatch, capsys):
+    run(tmp_path)
+    file = written(tmp_path, "run") / "one.toml"
+    batches = iter(range(9))
+
+    def interrupt(lanes, **options):
+        if next(batches) == ended:
+            raise KeyboardInterrupt
+        return run_systems(lanes, **options)
+
+    narrower = ["run", str(file), "--set", "policy=mixed", "--workers", "1", "--max-batch-cells", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "run_systems", interrupt)
+        assert main([*narrower, "--out", str(tmp_path), "--fresh"]) == 130
+    assert (tmp_path / "cells.parquet").exists()  # the earlier one, or what has ended
+    hint = shlex.split(capsys.readouterr().err.splitlines()[-1].removeprefix("go on with: servesweep "))
+    assert ("--fresh" in hint) == (not ended)
+    assert main(hint) == 0
+    assert len(load(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("kind", WORK)

@@ -160,7 +160,7 @@ def test_a_column_of_something_else_is_named(run, name, make, words, capsys):
     [
         (lambda t: t.drop_columns(["cell_id"]), "run/cells.parquet has no column cell_id"),
         (lambda t: t.append_column("steps", t["steps"]), "run/cells.parquet: column 'steps' is there 2 times"),
-        (lambda t: t.slice(0, 0), "the table has no cell, so there is nothing to report"),
+        (lambda t: t.slice(0, 0), "run/cells.parquet: the table has no cell, so there is nothing to report"),
         (
             lambda t: t.replace_schema_metadata(None).drop_columns(["warmup"]),
             "run/cells.parquet is not a cells table written by servesweep: it has no column warmup",
@@ -185,6 +185,16 @@ def test_a_column_of_something_else_is_named(run, name, make, words, capsys):
 def test_what_a_report_cannot_do_without_is_said(run, change, words, capsys):
     run(change)
     assert refused(capsys, "report", "run").startswith(words)
+
+
+def test_what_a_plot_cannot_do_without_is_said(run, capsys):
+    run(lambda table: table.slice(0, 1))
+    words = "run/cells.parquet: request_rate_rps has a single value: a frontier needs a sweep of request rates"
+    assert refused(capsys, "plot", "run", "frontier", "--x", "block_size") == words
+    with open("run/cells.parquet", "rb") as file:
+        cells = pq.ParquetFile(file).read()
+    pq.write_table(cells.select(["cell_id"]).slice(0, 0), "run/steps.parquet")
+    assert refused(capsys, "plot", "run", "time").startswith("run/steps.parquet")
 
 
 def test_a_table_without_its_experiment_cannot_be_verified(run, capsys):

@@ -1,0 +1,61 @@
+"""What step times have in common that are tables over whole numbers and straight lines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+from .. import checks
+from ..kernels.step_tables import StepTables, table_seconds
+
+
+class TabledSteps(ABC):
+    """Step times that are looked up; a subclass makes the tables."""
+
+    def coefficients(self) -> StepTables:
+        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
+        return self._coefficients
+
+    @cached_property
+    def _coefficients(self) -> StepTables:
+        return self._tables()
+
+    @abstractmethod
+    def _tables(self) -> StepTables:
+        """The tables of this configuration."""
+
+    def step_time(
+        self,
+        decoding: int,
+        context: int,
+        prefill_tokens: int = 0,
+        pairs: int = 0,
+        done: int = 0,
+        emitting: int | None = None,
+    ) -> float:
+        """Seconds of a step.
+
+        Parameters
+        ----------
+        decoding, context
+            Requests that decode, and the tokens in their caches together.
+        prefill_tokens, pairs, done
+            Prompt tokens processed, pairs of such a token and one that it attends to, and tokens of these prompts that
+            were processed before.
+        emitting
+            Requests that emit a token: those that decode, and the prefills that end. None: only the former.
+
+        Returns
+        -------
+        float
+            Seconds; 0 for a step without a token.
+
+        Raises
+        ------
+        ValueError
+            For anything but integers of at least 0.
+        """
+        counts = {"decoding": decoding, "context": context, "prefill_tokens": prefill_tokens, "pairs": pairs}
+        counts |= {"done": done, "emitting": decoding if emitting is None else emitting}
+        work = [checks.whole(name, value, 0) for name, value in counts.items()]
+        return float(table_seconds(self._coefficients, *work)) if decoding + prefill_tokens else 0.0
