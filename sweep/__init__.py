@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .serving.whole_steps import Request, simulate
     from .tables.reading import TableName, load
     from .workloads.conversation import conversation_workload
+    from .workloads.texts import Texts
     from .workloads.trace_formats import FormatName
     from .workloads.trace_report import TraceReport
     from .workloads.traces import OnBad, load_trace, read_trace
@@ -186,6 +187,7 @@ _MODULES = {
     ),
     "workloads.conversation": ("conversation_workload",),
     "workloads.trace_formats": ("FormatName",),
+    "workloads.texts": ("Texts",),
     "workloads.trace_report": ("TraceReport",),
     "workloads.traces": (
         "OnBad",
@@ -261,6 +263,7 @@ __all__ = [
     "SystemResults",
     "TableName",
     "TableStepTimes",
+    "Texts",
     "Timeline",
     "TraceReport",
     "Workload",

@@ -4,15 +4,16 @@
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import checks
 from ..checks import MAX_TOKENS
-from ..messages import shown
+from .columns import times, whole_numbers
+from .texts import Prompts, Texts, texts_of
 
 ArrivalsName = Literal["poisson", "uniform", "bursty"]
 ARRIVALS: tuple[ArrivalsName, ...] = get_args(ArrivalsName)
@@ -44,6 +45,12 @@ class Workload:
         Requests/s that the arrivals were made for. None: measured from the arrivals.
     priority
         int64 [N], who is served first, the smallest, where the service order is by priority. None: without.
+    texts
+        Which tokens prompts and answers have in common (`Texts`). None: nothing.
+    prompts
+        The same in words, in place of `texts`: for each request its segments `[("sys", 100), ("q17", 350)]`, which add
+        up to its prompt, or a number of tokens that no other request has. Each is the first so many tokens of the text
+        of that name; the answer of request i is the text "o<i>". None: as `texts` say.
 
     Raises
     ------
@@ -58,14 +65,16 @@ class Workload:
     name: str = "workload"
     rate_rps: float | None = None
     priority: npt.NDArray[np.int64] | None = None
+    texts: Texts | None = None
+    prompts: InitVar[Prompts | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, prompts: Prompts | None) -> None:
         checks.text("name", self.name)
         if self.rate_rps is not None:
             object.__setattr__(self, "rate_rps", checks.positive("rate_rps", self.rate_rps))
-        object.__setattr__(self, "arrival_s", _times("arrival_s", self.arrival_s))
-        object.__setattr__(self, "prompt_tokens", _lengths("prompt_tokens", self.prompt_tokens))
-        object.__setattr__(self, "output_tokens", _lengths("output_tokens", self.output_tokens))
+        object.__setattr__(self, "arrival_s", times("arrival_s", self.arrival_s))
+        object.__setattr__(self, "prompt_tokens", whole_numbers("prompt_tokens", self.prompt_tokens, 1))
+        object.__setattr__(self, "output_tokens", whole_numbers("output_tokens", self.output_tokens, 1))
         sizes = [len(self.arrival_s), len(self.prompt_tokens), len(self.output_tokens)]
         if len(set(sizes)) > 1:
             raise ValueError(
@@ -73,11 +82,17 @@ class Workload:
                 "must have one for each request"
             )
         if self.priority is not None:
-            object.__setattr__(self, "priority", _priorities("priority", self.priority))
+            object.__setattr__(self, "priority", whole_numbers("priority", self.priority, -MAX_TOKENS))
             if len(self.priority) != len(self):
                 raise ValueError(
                     f"priority has {len(self.priority)} entries: must have one for each of {len(self)} requests"
                 )
+        if prompts is not None:
+            if self.texts is not None:
+                raise ValueError("prompts and texts are both given: must be one of them")
+            object.__setattr__(self, "texts", texts_of(prompts, self.prompt_tokens))
+        elif self.texts is not None:
+            self.texts.check(self.prompt_tokens)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -299,56 +314,3 @@ def _arrivals(times: npt.NDArray[np.float64], name: str, rate: float, what: str 
 
 def _span(times: npt.NDArray[np.float64]) -> float:
     return float(times.max() - times.min()) if len(times) else 0.0
-
-
-def _times(name: str, values: Any) -> npt.NDArray[np.float64]:
-    array = _array(name, values)
-    if array.dtype.kind not in "iuf":
-        raise ValueError(f"{name} holds {array.dtype}: must hold numbers of seconds")
-    with np.errstate(over="ignore"):  # of long doubles
-        times = array.astype(np.float64, copy=_may_change(array))
-    wrong = ~(np.isfinite(times) & (times >= 0))
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise ValueError(f"{name}[{at}]={times[at]}: must be finite and at least 0")
-    times.flags.writeable = False
-    return times
-
-
-def _lengths(name: str, values: Any) -> npt.NDArray[np.int64]:
-    return _whole(name, values, 1)
-
-
-def _priorities(name: str, values: Any) -> npt.NDArray[np.int64]:
-    return _whole(name, values, -MAX_TOKENS)
-
-
-def _whole(name: str, values: Any, least: int) -> npt.NDArray[np.int64]:
-    array = _array(name, values)
-    if array.dtype.kind not in "iuf":
-        raise ValueError(f"{name} holds {array.dtype}: must hold integers")
-    if array.dtype == np.float16:  # which cannot be compared with large numbers
-        array = array.astype(np.float64)
-    # A column that had a gap once is float in pandas: whole numbers are taken in any type.
-    wrong = ~((array >= least) & (array <= MAX_TOKENS) & (array == np.floor(array)))
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise ValueError(f"{name}[{at}]={array[at]}: must be an integer of at least {least}, and at most {MAX_TOKENS}")
-    whole = array.astype(np.int64, copy=_may_change(array))
-    whole.flags.writeable = False
-    return whole
-
-
-def _may_change(array: npt.NDArray[Any]) -> bool:
-    """Whether somebody else could write to this memory; a read-only view of what pandas holds can change too."""
-    return bool(array.flags.writeable or not array.flags.owndata)
-
-
-def _array(name: str, values: Any) -> npt.NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{name}={shown(values)}: must be an array with one dimension") from None
-    if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}: must be an array with one dimension")
-    return array
