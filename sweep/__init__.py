@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .goodput.search import Goodput, SearchInterrupted, SearchStopped, find_goodput
     from .goodput.splits import Parallelism, Split
     from .hardware.catalogue import chip, chip_names, link, link_names, model, model_names
+    from .hardware.measured import MeasuredSteps, WorstStep
     from .hardware.operators import OperatorStepModel
     from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
     from .hardware.profile import TableStepTimes
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .measures.result import Result
     from .measures.slo import SLO
     from .measures.system_results import EarlyStopOutcome, StepColumns, SystemResults
+    from .profiles.measured_steps import measured_step_times
+    from .profiles.profile_files import load_step_times, save_step_times, step_times_from
     from .runner.execution import BackendName
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
@@ -95,6 +98,10 @@ _MODULES = {
         "Link",
         "Model",
     ),
+    "hardware.measured": (
+        "MeasuredSteps",
+        "WorstStep",
+    ),
     "hardware.operators": ("OperatorStepModel",),
     "hardware.profile": ("TableStepTimes",),
     "hardware.step_times": (
@@ -115,6 +122,12 @@ _MODULES = {
         "EarlyStopOutcome",
         "StepColumns",
         "SystemResults",
+    ),
+    "profiles.measured_steps": ("measured_step_times",),
+    "profiles.profile_files": (
+        "load_step_times",
+        "save_step_times",
+        "step_times_from",
     ),
     "runner.execution": ("BackendName",),
     "runner.run": (
@@ -233,6 +246,7 @@ __all__ = [
     "Interrupted",
     "Link",
     "LognormalLen",
+    "MeasuredSteps",
     "MemoryName",
     "MetricName",
     "Model",
@@ -267,6 +281,7 @@ __all__ = [
     "Timeline",
     "TraceReport",
     "Workload",
+    "WorstStep",
     "attainment",
     "chip",
     "chip_names",
@@ -279,10 +294,12 @@ __all__ = [
     "link_names",
     "load",
     "load_experiment",
+    "load_step_times",
     "load_trace",
     "lognormal_len",
     "make_workload",
     "max_rate",
+    "measured_step_times",
     "model",
     "model_names",
     "percentile",
@@ -297,7 +314,9 @@ __all__ = [
     "run_scheduler",
     "run_schedulers",
     "run_systems",
+    "save_step_times",
     "simulate",
+    "step_times_from",
     "timeline",
     "timeline_of_requests",
 ]

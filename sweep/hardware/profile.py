@@ -1,12 +1,15 @@
 """Step times as tables, of an instance whose steps were measured."""
 
-from dataclasses import KW_ONLY, dataclass
+import hashlib
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from .. import checks
 from ..arrays import Floats
 from ..kernels.step_tables import LAST, StepTables
+from .measured import MeasuredSteps
 from .tabled import TabledSteps
 
 Knots = tuple[tuple[int, float], ...]
@@ -39,6 +42,8 @@ class TableStepTimes(TabledSteps):
         Seconds of every step with prefill, and of every step.
     n_gpus
         Chips of the instance, for measures per GPU.
+    measured
+        What they were fitted to, as `measured_step_times` keeps it; of no effect on times. None: nothing is known.
 
     Raises
     ------
@@ -56,6 +61,7 @@ class TableStepTimes(TabledSteps):
     prefill_s: float = 0.0
     overhead_s: float = 0.0
     n_gpus: int = 1
+    measured: MeasuredSteps | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tokens_s", "emitting_s"):
@@ -65,8 +71,16 @@ class TableStepTimes(TabledSteps):
         for name in _COSTS:
             object.__setattr__(self, name, checks.between(name, getattr(self, name), 0, _MAX_S))
         object.__setattr__(self, "n_gpus", checks.whole("n_gpus", self.n_gpus, 1))
+        if self.measured is not None and not isinstance(self.measured, MeasuredSteps):
+            raise ValueError(f"measured={self.measured!r}: must be MeasuredSteps, or None")
         if not self.step_time(1, 0) > 0:
             raise ValueError("tokens_s, overhead_s: a step of one token takes 0 s, must be more")
+
+    @cached_property
+    def content_id(self) -> str:
+        """Twelve digits that only equal step times have."""
+        numbers = [(name, getattr(self, name)) for name in ("tokens_s", "emitting_s", *_COSTS, "n_gpus")]
+        return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]
 
     def _tables(self) -> StepTables:
         emitting = _table(self.emitting_s)

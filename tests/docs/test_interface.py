@@ -38,6 +38,7 @@ CALLED = {
 HANDED_OUT = {"Experiment", "Goodput", "InstanceFacts", "Interrupted", "Placement", "Run", "RunStopped"}
 HANDED_OUT |= {"ConfigError", "EarlyStopOutcome", "SearchInterrupted", "SearchStopped", "Segment", "SystemResults"}
 HANDED_OUT |= {"Split", "Parallelism", "Timeline", "TraceReport", "System"}
+HANDED_OUT |= {"MeasuredSteps", "WorstStep"}
 INTERNAL = {"coefficients", "stage", "start"}  # methods that no user calls
 
 
@@ -209,6 +210,7 @@ POSITIONAL = {
     "run_disaggregated": 7,
     "run_prefill_only": 4,
     "run_scheduler": 2,
+    "save_step_times": 2,
     "simulate": 6,
     "plots.curves": 2,
     "plots.frontier": 2,

@@ -17,6 +17,7 @@ FLOORS = (
     "runner",
     "analysis",
     "experiment",
+    "profiles",
     "tables",
     "serving",
     "measures",

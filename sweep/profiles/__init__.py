@@ -1,0 +1,1 @@
+"""Step times from measurements: files of measured steps, the fit, and profiles as files."""
