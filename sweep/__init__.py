@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import plots
+    from .calibration.benchmark_files import load_benchmark
+    from .calibration.calibrating import Calibration, CalibrationError, HoldOut, calibrate
+    from .calibration.measured_run import MeasuredRun
+    from .calibration.telling_apart import CalibratedConstant
     from .experiment.reader import load_experiment, ready_experiments
     from .experiment.tables import ConfigError, Experiment
     from .goodput.options import GoodputOptions
@@ -60,6 +64,15 @@ if TYPE_CHECKING:
     from .workloads.workload import ArrivalsName, LognormalLen, Workload, lognormal_len, make_workload
 
 _MODULES = {
+    "calibration.benchmark_files": ("load_benchmark",),
+    "calibration.calibrating": (
+        "Calibration",
+        "CalibrationError",
+        "HoldOut",
+        "calibrate",
+    ),
+    "calibration.measured_run": ("MeasuredRun",),
+    "calibration.telling_apart": ("CalibratedConstant",),
     "experiment.reader": (
         "load_experiment",
         "ready_experiments",
@@ -228,6 +241,9 @@ __all__ = [
     "SYSTEMS",
     "ArrivalsName",
     "BackendName",
+    "CalibratedConstant",
+    "Calibration",
+    "CalibrationError",
     "Chip",
     "Colocated",
     "ConfigError",
@@ -242,10 +258,12 @@ __all__ = [
     "FormatName",
     "Goodput",
     "GoodputOptions",
+    "HoldOut",
     "InstanceFacts",
     "Interrupted",
     "Link",
     "LognormalLen",
+    "MeasuredRun",
     "MeasuredSteps",
     "MemoryName",
     "MetricName",
@@ -283,6 +301,7 @@ __all__ = [
     "Workload",
     "WorstStep",
     "attainment",
+    "calibrate",
     "chip",
     "chip_names",
     "conversation_workload",
@@ -293,6 +312,7 @@ __all__ = [
     "link",
     "link_names",
     "load",
+    "load_benchmark",
     "load_experiment",
     "load_step_times",
     "load_trace",

@@ -14,6 +14,7 @@ from .. import streams
 from ..escapes import lines, shell_word
 from ..messages import MOST_LISTED, MOST_NAMES, clipped, listed, meant
 from ..streams import say
+from . import calibrate as command_calibrate
 from . import catalog as command_catalog
 from . import compare as command_compare
 from . import doctor as command_doctor
@@ -155,6 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
     command_timeline.add(commands)
     command_export.add(commands)
     command_compare.add(commands)
+    command_calibrate.add(commands)
     command_catalog.add(commands)
     command_schema.add(commands)
     command_init.add(commands)

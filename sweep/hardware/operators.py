@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -227,7 +227,7 @@ class OperatorStepModel(TabledSteps):
         return self._roofline.kv_capacity_tokens()
 
 
-@cache
+@lru_cache(maxsize=1024)  # 256 MB; a calibration makes thousands
 def _knee(compute_s: float, memory_s: float, fixed_s: float, each_s: float, nothing: bool = False) -> Any:
     """sqrt((n compute_s)^2 + memory_s^2) + fixed_s + n each_s for n = 0 to LAST; with `nothing` 0 at 0. Shared by
     configurations of equal numbers."""

@@ -48,6 +48,9 @@ def stand_ins(tmp_path_factory):
     )
     rows = [f"{1000 * second},{100 + i},{10 + i}" for i, second in enumerate(arrival_s)]
     (folder / "log.csv").write_text("\n".join(["received,in,out", *rows]))
+    rows = [f"{second},{500 + i},{40 + i},{second + 0.05},{second + 0.5}" for i, second in enumerate(arrival_s)]
+    head = "arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s"
+    (folder / "bench.csv").write_text("\n".join([head, *rows]))
     settings = ["n_requests=50", "request_rate_rps=[6,12]", "block_size=[16,64]", "seed=[0,1]"]
     out = folder / "results" / "quickstart"
     servesweep.run_grid(
@@ -84,6 +87,8 @@ def test_commands_run(page, stand_ins, tmp_path, monkeypatch, capsys):
             words += ["--set", "n_requests=50", "--iters", "2"]
         if words[0] == "placement":
             words += ["--set", "n_requests=50", "--set", "tp=4", "--set", "pp=1", "--rel-tol", "0.5"]
+        if words[0] == "calibrate":
+            words += ["--fit", "mfu", "--candidates", "64"]
         if words[0] == "init":
             words.append("--force")
         assert command_line(words) == 0, f"{line}: {capsys.readouterr().err}"

@@ -19,6 +19,7 @@ import pytest
 import servesweep
 from patience import HANGS_S
 from servesweep import plots
+from servesweep.calibration.calibrating import HOLD_OUT
 from servesweep.measures.latencies import LATENCIES
 from servesweep.plots.figures import _DRAWN
 from servesweep.runner.execution import BACKENDS
@@ -38,7 +39,7 @@ CALLED = {
 HANDED_OUT = {"Experiment", "Goodput", "InstanceFacts", "Interrupted", "Placement", "Run", "RunStopped"}
 HANDED_OUT |= {"ConfigError", "EarlyStopOutcome", "SearchInterrupted", "SearchStopped", "Segment", "SystemResults"}
 HANDED_OUT |= {"Split", "Parallelism", "Timeline", "TraceReport", "System"}
-HANDED_OUT |= {"MeasuredSteps", "WorstStep"}
+HANDED_OUT |= {"CalibratedConstant", "Calibration", "CalibrationError", "MeasuredRun", "MeasuredSteps", "WorstStep"}
 INTERNAL = {"coefficients", "stage", "start"}  # methods that no user calls
 
 
@@ -64,6 +65,7 @@ INTERNAL = {"coefficients", "stage", "start"}  # methods that no user calls
         (servesweep.FormatName, FORMATS),
         (servesweep.OnBad, ON_BAD),
         (servesweep.SegmentKind, timelines.KINDS),
+        (servesweep.HoldOut, HOLD_OUT),
         (plots.PlotKind, _DRAWN),
     ],
 )
@@ -199,6 +201,7 @@ POSITIONAL = {
     "StepModel": 11,
     "Workload": 3,
     "attainment": 5,
+    "calibrate": 2,
     "kv_transfer_time": 4,
     "load": 2,
     "lognormal_len": 4,

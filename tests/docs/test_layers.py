@@ -17,6 +17,7 @@ FLOORS = (
     "runner",
     "analysis",
     "experiment",
+    "calibration",
     "profiles",
     "tables",
     "serving",

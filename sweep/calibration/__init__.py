@@ -1,0 +1,1 @@
+"""Constants of step times from benchmarks of real servers."""
