@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ONE, Bools, Floats, Ints
-from .batch import Batch
+from .arrays import ONE, ZERO, Bools, Floats, Ints
+from .batch import Batch, left_of_budget
+from .params import NO_LIMIT
 from .prefills import NO_PREFILL
 from .ranges import largest, spread
+from .request_rows import blocks_for
 from .starting import start_with_kv
+
+_NOTHING = np.zeros(0)
 
 
 def admit(batch: Batch) -> None:
     """Admit from the queue of every lane, for prefill. Under `prefill_first` as many as one prefill batch holds."""
-    ready, batch_tokens = _ready(batch)
+    ready, batch_tokens, left = _ready(batch)
     if np.count_nonzero(ready):
-        _admit_fresh(batch, ready, batch_tokens)
+        _admit_fresh(batch, ready, batch_tokens, left)
 
 
 def admit_with_kv(batch: Batch) -> None:
     """Admit requests that come with their KV: they decode at once. The blocks that they take are those of the coming
     step, which the leap counts as if they grew in it, from what their prompts hold."""
-    ready, batch_tokens = _ready(batch)
+    ready, batch_tokens, left = _ready(batch)
     if not np.count_nonzero(ready):
         return
-    head, count = batch.queue.head, _count(batch, ready, batch_tokens)
+    head, count = batch.queue.head, _count(batch, ready, batch_tokens, left)
     _take(batch, count)
     lanes, request, order = spread(head, count)
     place = batch.params.row[lanes] + request
@@ -33,41 +37,51 @@ def admit_with_kv(batch: Batch) -> None:
     batch.prefills.skip(batch.queue.head)
 
 
-def _ready(batch: Batch) -> tuple[Bools, Floats]:
+def _ready(batch: Batch) -> tuple[Bools, Floats, Floats]:
     """Lanes whose queue's head is a fresh request that joins now, after preempted ones have; and tokens of the prefill
-    batch so far, empty where no lane has prefill batches. Both [L]."""
+    batch so far, empty where no lane has prefill batches; and tokens of the budget left, empty where no lane asks for
+    them. All [L]."""
     p, clock, queue, decodes = batch.params, batch.clock, batch.queue, batch.decodes
     ready = batch.due((queue.head_arrival <= clock.now) & batch.may_admit(batch))
     batch_tokens = np.zeros(clock.now.size * batch.any_exclusive)
+    left = left_of_budget(batch) if batch.any_chunks else _NOTHING
     if batch.paged:
         ready &= batch.memory.fits(ready, queue.head_blocks)
         if queue.any_preempted:
             again = (ready & (queue.preempted_waiting > 0)).nonzero()[0]
             if again.size:
-                _admit_preempted(batch, again, batch_tokens)
+                _admit_preempted(batch, again, batch_tokens, left)
                 ready &= (queue.head_arrival <= clock.now) & (decodes.running < p.max_running)
                 ready &= queue.preempted_waiting == 0
                 ready &= batch.memory.fits(ready, queue.head_blocks)
+                if batch.any_chunks:
+                    ready &= left > ZERO
                 if batch.any_exclusive:
                     prompt = batch.requests.prompt[p.row + queue.head]
                     ready &= (batch_tokens == 0) | (batch_tokens + prompt <= p.max_tokens)
-    return ready, batch_tokens
+    return ready, batch_tokens, left
 
 
-def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats) -> None:
-    """Admit preempted requests, one a lane and round; adds to `batch_tokens`."""
+def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats, left: Floats) -> None:
+    """Admit preempted requests, one a lane and round; adds to `batch_tokens`, and takes from `left`."""
     p, queue, decodes, memory, prefills = batch.params, batch.queue, batch.decodes, batch.memory, batch.prefills
     changed, blocks = lanes, queue.head_blocks[lanes]
     lanes = lanes[memory.fits_at(lanes, blocks)]  # all of them do; counted, as more are taken from it
     while lanes.size:
         tokens = queue.take_preempted(lanes)
         decodes.admit_one(lanes)
+        if batch.any_chunks:
+            piece = np.minimum(tokens, left[lanes])
+            blocks = np.where(p.takes_chunks[lanes], blocks_for(piece, p.block_size_f[lanes]), blocks)
+            left[lanes] -= np.where(p.takes_chunks[lanes], piece, ZERO)
         memory.take_at(lanes, blocks)
         first = (prefills.prefill_left[lanes] == NO_PREFILL).nonzero()[0]
         prefills.begin(lanes[first], tokens[first])
         if batch.any_exclusive:
             batch_tokens[lanes] += tokens
         lanes = lanes[(queue.preempted_waiting[lanes] > 0) & (decodes.running[lanes] < p.max_running[lanes])]
+        if batch.any_chunks:
+            lanes = lanes[left[lanes] > ZERO]
         if batch.any_exclusive:
             lanes = lanes[batch_tokens[lanes] + queue.preempted_head_tokens(lanes) <= p.max_tokens[lanes]]
         if lanes.size:
@@ -77,11 +91,14 @@ def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats) -> None:
     queue.look_at(changed)
 
 
-def _admit_fresh(batch: Batch, ready: Bools, batch_tokens: Floats) -> None:
+def _admit_fresh(batch: Batch, ready: Bools, batch_tokens: Floats, left: Floats) -> None:
     """Admit fresh requests in the lanes `ready`, into which the first of each fits."""
     p, queue, prefills = batch.params, batch.queue, batch.prefills
-    head, count = queue.head, _count(batch, ready, batch_tokens)
+    head, count = queue.head, _count(batch, ready, batch_tokens, left)
+    prompts_before = queue.prompts_at_head
     _take(batch, count)
+    if batch.any_chunks and batch.paged:
+        _give_later_pieces_back(batch, ready, queue.prompts_at_head - prompts_before - left)
     if batch.budgets:
         first = (ready & (prefills.prefill_left == NO_PREFILL)).nonzero()[0]
         prefills.begin(first, batch.requests.prompt[p.row[first] + head[first]])
@@ -91,6 +108,15 @@ def _admit_fresh(batch: Batch, ready: Bools, batch_tokens: Floats) -> None:
             new = (request >= queue.preempted_until[lanes]).nonzero()[0]
             lanes, request = lanes[new], request[new]
         batch.times.admit(batch.cells(lanes, request), batch.clock.now[lanes])
+
+
+def _give_later_pieces_back(batch: Batch, ready: Bools, rest: Floats) -> None:
+    """The last admitted takes blocks for the tokens of this step alone: all but `rest` of it. [L]"""
+    p = batch.params
+    lanes = (ready & p.takes_chunks & (rest > ZERO) & (p.num_blocks < NO_LIMIT)).nonzero()[0]
+    if lanes.size:
+        tokens, size = batch.requests.prompt[p.row[lanes] + batch.queue.head[lanes] - 1], p.block_size_f[lanes]
+        batch.memory.take_at(lanes, blocks_for(tokens - rest[lanes], size) - blocks_for(tokens, size))
 
 
 def _take(batch: Batch, count: Ints) -> None:
@@ -105,11 +131,13 @@ def _take(batch: Batch, count: Ints) -> None:
         batch.memory.take(queue.blocks_at_head - blocks_before, batch.rules.prefills)
 
 
-def _count(batch: Batch, ready: Bools, batch_tokens: Floats) -> Ints:
+def _count(batch: Batch, ready: Bools, batch_tokens: Floats, left: Floats) -> Ints:
     """How many fresh requests join in the lanes `ready`, into which the first of each fits; 0 elsewhere. [L]"""
     p, r, queue, now, running = batch.params, batch.requests, batch.queue, batch.clock.now, batch.decodes.running
     count = ready.astype(np.int64)
     more = ready & (running + ONE < p.max_running) & (r.arrival[p.row + (queue.head + 1)] / p.rate <= now)
+    if batch.any_chunks:
+        more &= r.prompt[p.row + queue.head] < left
     if batch.paged:
         # Where blocks are counted, a finish mostly makes room for one request: one look saves a search.
         two = r.blocks_before[p.block_row + (queue.head + 2)] - queue.blocks_at_head
@@ -120,11 +148,11 @@ def _count(batch: Batch, ready: Bools, batch_tokens: Floats) -> Ints:
     head = queue.head[lanes]
     most = np.minimum((p.max_running[lanes] - running[lanes]).astype(np.int64), batch.row_end(lanes) - head)
     if not batch.paged:
-        count[lanes] = _search(batch, lanes, most, batch_tokens)
+        count[lanes] = _search(batch, lanes, most, batch_tokens, left)
         return count
 
     def search(rows: Ints | slice) -> Ints:
-        return _search(batch, lanes[rows], most[rows], batch_tokens)
+        return _search(batch, lanes[rows], most[rows], batch_tokens, left)
 
     def stopped_by_blocks(number: Ints) -> Bools:
         following = r.arrival[p.row[lanes] + head + number] / p.rate[lanes]
@@ -135,7 +163,7 @@ def _count(batch: Batch, ready: Bools, batch_tokens: Floats) -> Ints:
     return count
 
 
-def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats) -> Ints:
+def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats, left: Floats) -> Ints:
     """How many of the `most` requests from the head on join together: arrived, with blocks for them, and within the
     prefill batch. The head itself is known to join. [n]"""
     p, r, queue = batch.params, batch.requests, batch.queue
@@ -148,10 +176,15 @@ def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats) -> Ints
     if batch.any_exclusive:
         most_prompts = queue.prompts_at_head[lanes] + p.max_tokens[lanes] - batch_tokens[lanes]
 
+    if batch.any_chunks:
+        begins_before = queue.prompts_at_head[lanes] + left[lanes]
+
     def test(rows: Ints | slice, number: Ints) -> Bools:
         ok: Bools = r.arrival[last[rows] + number] / rate[rows] <= now[rows]
         if batch.paged:
             ok &= fit(rows, r.blocks_before[block_begin[rows] + number])
+        if batch.any_chunks:
+            ok &= r.prompts_before[last[rows] + number] < begins_before[rows]
         if batch.any_exclusive:
             ok &= r.prompts_before[begin[rows] + number] <= most_prompts[rows]
         return ok

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arrays import Bools, Floats, Ints
+from .arrays import ZERO, Bools, Floats, Ints
 from .clock import new_clock
 from .counters import new_counts
 from .decodes import new_decodes
@@ -15,7 +15,7 @@ from .itl_bins import BINS
 from .memory import new_memory
 from .params import NO_LIMIT, Params
 from .pool import Pool
-from .prefills import new_prefills
+from .prefills import NO_PREFILL, new_prefills
 from .records import compact
 from .request_rows import RequestRows
 from .request_times import RequestTimes
@@ -30,7 +30,17 @@ from .waiting_queue import new_waiting_queue
 def has_room(batch: Batch) -> Bools:
     """Lanes in which one more may run. [L]"""
     room: Bools = batch.decodes.running < batch.params.max_running
+    if batch.any_chunks:
+        room &= left_of_budget(batch) > ZERO
     return room
+
+
+def left_of_budget(batch: Batch) -> Floats:
+    """Tokens that the coming step leaves to who is admitted, in lanes that admit nobody without; elsewhere no limit.
+    [L]"""
+    p, left = batch.params, batch.prefills.prefill_left
+    rest = p.budget - batch.decodes.decoding - np.where(left < NO_PREFILL, left, ZERO)
+    return np.where(p.takes_chunks, rest, NO_LIMIT)
 
 
 class Batch:
@@ -71,6 +81,7 @@ class Batch:
         self.reserve = rules.reserve
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
+        self.any_chunks = bool(params.takes_chunks.any())
         self.keeps_itl = itl and rules.decodes
         self.step_times = LaneStepTimes(params, tables)
         most = int(np.minimum(params.max_running, params.n).max(initial=1))

@@ -3,8 +3,12 @@ theirs."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from .arrays import ONE, ZERO, Floats, Ints
 from .batch import Batch
+from .params import NO_LIMIT
+from .prefills import NO_PREFILL
 from .request_rows import blocks_for
 from .slots import end_of, request_of
 
@@ -15,6 +19,26 @@ def grow(batch: Batch) -> None:
     if batch.any_exclusive:
         decodes &= batch.params.mixes_prefill > ZERO
     _grow(batch, batch.due(decodes).nonzero()[0])
+    if batch.any_chunks:
+        _grow_prefills(batch)
+
+
+def _grow_prefills(batch: Batch) -> None:
+    """The part-way prefill takes the blocks of its coming piece, after the decodes; where they are not free, it is the
+    youngest, and is preempted itself."""
+    p, prefills, memory = batch.params, batch.prefills, batch.memory
+    part_way = p.takes_chunks & (prefills.prefill_left < NO_PREFILL) & (p.num_blocks < NO_LIMIT)
+    lanes = batch.due(part_way).nonzero()[0]
+    if not lanes.size:
+        return
+    piece = np.minimum(prefills.prefill_left[lanes], p.budget[lanes] - batch.decodes.decoding[lanes])
+    blocks = blocks_for(prefills.prefill_done[lanes] + piece, p.block_size_f[lanes]) - memory.prefill_blocks[lanes]
+    fits = memory.fit_or_not(lanes, blocks)
+    memory.take_at(lanes[fits], blocks[fits])
+    short = lanes[~fits]
+    if short.size:
+        _preempt_youngest(batch, short)
+        batch.queue.look_at(short)
 
 
 def grow_apart(batch: Batch) -> None:
@@ -88,7 +112,10 @@ def _preempt_repeated_prefill(batch: Batch, lanes: Ints) -> None:
 def _release_prefill(batch: Batch, lanes: Ints, requests: Ints, tokens: Floats, last: Ints) -> None:
     """Common to both kinds of prefill; `last` are the lanes in which the part-way one was hit: its progress is lost."""
     batch.decodes.stop_prefill(lanes)
-    batch.memory.preempt_prefill(lanes, blocks_for(tokens, batch.params.block_size_f[lanes]))
+    blocks = blocks_for(tokens, batch.params.block_size_f[lanes])
+    if batch.any_chunks:  # there the part-way one is the only one
+        blocks = np.where(batch.params.takes_chunks[lanes], batch.memory.prefill_blocks[lanes], blocks)
+    batch.memory.preempt_prefill(lanes, blocks)
     batch.counts.repeat(last, batch.prefills.lose(last))
     batch.times.preempt(batch.cells(lanes, requests))
 

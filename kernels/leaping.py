@@ -15,7 +15,10 @@ from .batch import Batch
 from .lines import Pieces, end_after, step_time_lines, until_arrival
 from .logging_steps import log_leap
 from .order_changes import admits_somebody, next_change
+from .params import NO_LIMIT
 from .prefills import NO_PREFILL
+from .ranges import spread
+from .request_rows import blocks_for
 
 
 def leap(batch: Batch) -> None:
@@ -36,6 +39,8 @@ def leap(batch: Batch) -> None:
         # Most prompts end in their next step: those take no piece.
         moves = (steps[pieces.lanes] > ZERO).nonzero()[0]
         pieces = Pieces(pieces.lanes[moves], pieces.tokens[moves])
+        if batch.any_chunks and batch.paged:
+            pieces = _cut_pieces(batch, pieces, steps)
 
     first_step_s, half_slope_s, steps_to_crossover = step_time_lines(batch, ALL, decoding, context, pieces)
     if steps_to_crossover is not None:
@@ -75,6 +80,8 @@ def leap(batch: Batch) -> None:
 
     after = context + steps * decoding
     if batch.paged:
+        if batch.any_chunks and pieces is not None:
+            _hold_pieces(batch, pieces, steps)
         rows = batch.memory.leap(after, steps, batch.budgets)
         if rows.size:
             end[rows] = end_after(now[rows], first_step_s[rows], half_slope_s[rows], steps[rows])
@@ -108,16 +115,55 @@ def _pieces(batch: Batch, steps: Floats) -> tuple[Bools, Pieces]:
     return part_way, Pieces(lanes, tokens)
 
 
+def _cut_pieces(batch: Batch, pieces: Pieces, steps: Floats) -> Pieces:
+    """Where pieces take blocks of their own: as many steps as are certain to find them, else those whose blocks are
+    taken, one or none. Cuts `steps` [L]."""
+    p, decodes, memory, lanes = batch.params, batch.decodes, batch.memory, pieces.lanes
+    size, done, decoding = p.block_size_f[lanes], batch.prefills.prefill_done[lanes], decodes.decoding[lanes]
+    wanted, taken = steps[lanes], memory.prefill_blocks[lanes]
+    context = decodes.context[lanes] + wanted * decoding
+    most = context * p.blocks_per_token[lanes] + decoding * (p.blocks_in_doubt[lanes] + ONE)
+    sure = most + np.maximum(taken, blocks_for(done + wanted * pieces.tokens, size)) <= p.num_blocks[lanes]
+    one = (blocks_for(done + pieces.tokens, size) <= taken).astype(np.float64)
+    own = p.takes_chunks[lanes] & (p.num_blocks[lanes] < NO_LIMIT) & ~sure
+    steps[lanes] = np.where(own, np.minimum(wanted, one), wanted)
+    moves = (steps[lanes] > ZERO).nonzero()[0]
+    return Pieces(lanes[moves], pieces.tokens[moves])
+
+
+def _hold_pieces(batch: Batch, pieces: Pieces, steps: Floats) -> None:
+    """Prefills have taken the blocks of `steps` [L] pieces."""
+    p = batch.params
+    rows = (p.takes_chunks[pieces.lanes] & (steps[pieces.lanes] > ZERO)).nonzero()[0]
+    lanes, tokens = pieces.lanes[rows], pieces.tokens[rows]
+    done = batch.prefills.prefill_done[lanes] + steps[lanes] * tokens
+    batch.memory.keep_at(lanes, blocks_for(done, p.block_size_f[lanes]))
+
+
+def _block_steps(batch: Batch, pieces: Pieces, taken: Floats) -> Floats:
+    """Blocks that requests in prefill hold, summed over the `taken` steps. [n], before these are processed."""
+    p, lanes = batch.params, pieces.lanes
+    held = taken * batch.memory.prefill_blocks[lanes]
+    if batch.any_chunks:
+        rows = (p.takes_chunks[lanes] & (taken > ONE)).nonzero()[0]
+        if rows.size:
+            row, number, _ = spread(np.ones(rows.size, np.int64), taken[rows].astype(np.int64))
+            at = rows[row]
+            done = batch.prefills.prefill_done[lanes[at]] + number * pieces.tokens[at]
+            held[rows] = np.bincount(row, blocks_for(done, p.block_size_f[lanes[at]]), rows.size)
+    return held
+
+
 def _process(batch: Batch, pieces: Pieces, steps: Floats) -> None:
     """Count what `steps` [L] steps did."""
     decodes, counts, lanes = batch.decodes, batch.counts, pieces.lanes
     taken = steps[lanes]
     tokens = taken * pieces.tokens
-    batch.prefills.process(lanes, tokens)
     waiting = taken if batch.reserve else taken * (decodes.running[lanes] - decodes.decoding[lanes])
     counts.wait_at(lanes, waiting)
     if batch.paged:
-        counts.hold_at(lanes, taken * batch.memory.prefill_blocks[lanes])
+        counts.hold_at(lanes, _block_steps(batch, pieces, taken))
+    batch.prefills.process(lanes, tokens)
     if batch.queue.any_preempted:
         _count_recomputed(batch, lanes, tokens)
 

@@ -7,6 +7,7 @@ import numpy as np
 from .arrays import Bools, Floats
 from .batch import Batch
 from .params import NO_LIMIT
+from .request_rows import blocks_for
 from .steplog import StepLog
 
 
@@ -50,7 +51,13 @@ def log_leap(
     if batch.paged:
         asked = batch.memory.demand(lane, tick + step.astype(np.int64))
         grown = np.cumsum(asked)
-        held = batch.memory.held(lane, decodes.context[lane], tick) + batch.memory.prefill_blocks[lane]
+        in_prefill = batch.memory.prefill_blocks[lane]
+        if batch.any_chunks:
+            tokens = np.broadcast_to(piece, steps.shape)[lane]
+            done = batch.prefills.prefill_done[lane] + (step + 1) * tokens
+            grows = p.takes_chunks[lane] & (tokens > 0)
+            in_prefill = np.where(grows, blocks_for(done, p.block_size_f[lane]), in_prefill)
+        held = batch.memory.held(lane, decodes.context[lane], tick) + in_prefill
         blocks = held + grown - (grown - asked)[begins]
         blocks = np.where(p.num_blocks[lane] < NO_LIMIT, blocks, 0)
     elif batch.reserve:

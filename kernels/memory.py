@@ -60,6 +60,14 @@ class Memory:
         fits: Bools = blocks <= self.free[lanes]
         return fits
 
+    def fit_or_not(self, lanes: Ints, blocks: Floats) -> Bools:
+        """As `fits_at`, counting only lanes where bounds do not tell. All [n]."""
+        fits: Bools = blocks <= self.free[lanes]
+        if np.count_nonzero(fits) < fits.size:
+            self._count(lanes[~fits])
+            fits = blocks <= self.free[lanes]
+        return fits
+
     def may_fit(self, blocks: Floats) -> Bools:
         """False only where so many blocks are certain not to fit, for who may be too careful. [L]"""
         may: Bools = (blocks <= self.free) >= self.blocks_exact  # >=: or not
@@ -158,6 +166,10 @@ class Memory:
         """The same in `lanes`, for their prefill. All [n], different lanes."""
         self.prefill_blocks[lanes] += blocks
         self.free[lanes] -= blocks
+
+    def keep_at(self, lanes: Ints, blocks: Floats) -> None:
+        """Requests in prefill hold `blocks` at the end of a leap whose growth is known to fit. All [n]."""
+        self.prefill_blocks[lanes] = blocks
 
     def end_prefills(self, blocks: Floats) -> None:
         """Requests in prefill that held `blocks` decode from now on. [L]"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .arrays import Floats, Ints
+from .arrays import Bools, Floats, Ints
 
 NO_LIMIT = 2.0**52
 """Token budget, or blocks, of a lane without a limit: finite, so that what is left of it can be compared."""
@@ -29,6 +29,7 @@ class Params:
     budget: Floats  # tokens a step, NO_LIMIT without one
     max_tokens: Floats  # prompt tokens a prefill batch (prefill_first, prefill instances)
     mixes_prefill: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
+    takes_chunks: Bools  # where prefills take blocks piece by piece (Rules.takes_chunks)
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables
     tables: Floats  # [L, 16] columns of step_tables.LaneTables, 0 in lanes without; [L, 0] if all are

@@ -14,7 +14,7 @@ from .. import checks
 from ..kernels.phases import PHASES
 from ..kernels.rules import Rules
 
-PolicyName = Literal["mixed", "chunked", "prefill_first"]
+PolicyName = Literal["mixed", "chunked", "prefill_first", "vllm"]
 MemoryName = Literal["reserve", "paged", "unlimited"]
 
 MEMORIES: dict[str, str] = {
@@ -41,6 +41,8 @@ class Policy:
         The memories that it can have, and under each the options that are its own.
     phases
         Its row of kernels/phases.py. None: one of the usual ones will do.
+    takes_chunks
+        Blocks are taken for the tokens of a step, not for whole prompts, and nobody is admitted without tokens.
     """
 
     name: PolicyName
@@ -48,6 +50,7 @@ class Policy:
     mixes_prefill: bool
     options: Mapping[str, tuple[str, ...]]
     phases: str | None = None
+    takes_chunks: bool = False
 
     def __post_init__(self) -> None:
         if self.phases is not None:
@@ -64,7 +67,7 @@ class Policy:
 
     def rules(self, memory: str) -> Rules:
         """What kind of instance the engine runs."""
-        return Rules(self.phases, decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve")
+        return Rules(self.phases, decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve", takes_chunks=self.takes_chunks)
 
 
 POLICIES: dict[str, Policy] = checks.by_name(
@@ -81,6 +84,13 @@ POLICIES: dict[str, Policy] = checks.by_name(
             "a step either prefills (at most max_tokens tokens) or decodes",
             False,
             dict.fromkeys(MEMORIES, ("max_tokens",)),
+        ),
+        Policy(
+            "vllm",
+            "as vLLM V1 schedules: one token budget, blocks taken for the tokens of a step",
+            True,
+            dict.fromkeys(SCHEDULED, ("token_budget",)),
+            takes_chunks=True,
         ),
     )
 )

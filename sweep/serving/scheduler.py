@@ -87,6 +87,8 @@ class Scheduler(CheckedSystem):
         self._check_step("step")
         self._check_traffic()
         check_order(self.order, self.max_wait_s, self.workload)
+        if self.policy == "vllm" and self.order == "priority":
+            raise ValueError("order='priority': must be another one under policy 'vllm', which does not know it yet")
         memory = "unlimited" if self.block_size is None else "paged"
         options = policy_of(self.policy, memory).options[memory]
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))

@@ -132,6 +132,7 @@ class StageBatch:
             budget=_limits([stage.token_budget for stage in per_lane]),
             max_tokens=_limits([stage.max_tokens for stage in per_lane]),
             mixes_prefill=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
+            takes_chunks=np.array([stage.rules.takes_chunks for stage in per_lane], np.bool_),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=coefficients,
             tables=columns,
