@@ -134,7 +134,8 @@ def _cut_pieces(batch: Batch, pieces: Pieces, steps: Floats) -> Pieces:
 def _hold_pieces(batch: Batch, pieces: Pieces, steps: Floats) -> None:
     """Prefills have taken the blocks of `steps` [L] pieces."""
     p = batch.params
-    rows = (p.takes_chunks[pieces.lanes] & (steps[pieces.lanes] > ZERO)).nonzero()[0]
+    counted = p.takes_chunks[pieces.lanes] & (p.num_blocks[pieces.lanes] < NO_LIMIT)
+    rows = (counted & (steps[pieces.lanes] > ZERO)).nonzero()[0]
     lanes, tokens = pieces.lanes[rows], pieces.tokens[rows]
     done = batch.prefills.prefill_done[lanes] + steps[lanes] * tokens
     batch.memory.keep_at(lanes, blocks_for(done, p.block_size_f[lanes]))
@@ -145,7 +146,7 @@ def _block_steps(batch: Batch, pieces: Pieces, taken: Floats) -> Floats:
     p, lanes = batch.params, pieces.lanes
     held = taken * batch.memory.prefill_blocks[lanes]
     if batch.any_chunks:
-        rows = (p.takes_chunks[lanes] & (taken > ONE)).nonzero()[0]
+        rows = (p.takes_chunks[lanes] & (p.num_blocks[lanes] < NO_LIMIT) & (taken > ONE)).nonzero()[0]
         if rows.size:
             row, number, _ = spread(np.ones(rows.size, np.int64), taken[rows].astype(np.int64))
             at = rows[row]
