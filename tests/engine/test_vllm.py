@@ -1,0 +1,104 @@
+"""Policy `vllm` in the engine: recorded decisions of vLLM, the reference, and what it has in common with others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parity import assert_identical, check_against_reference, lanes_of, run, workload
+from servesweep import ConstantStepTime, Workload
+from servesweep.serving.scheduler import Scheduler, run_schedulers
+from strategies import LaneCase, lane_cases, traffic
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
+NOT_YET = {
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "reserve_full_isl",
+    "watermark",
+    "policy",
+    "enable_prefix_caching",
+    "max_model_len",
+}
+CASES = [
+    case
+    for name in ("fcfs", "options", "more")
+    for case in json.loads((GOLDEN / f"{name}.json").read_text())
+    if not NOT_YET & set(case["inputs"])
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_recorded_decisions(case: dict[str, Any]) -> None:
+    """What a log of the engine shows of each step, and the outcome of each request."""
+    inputs, outputs = case["inputs"], case["outputs"]
+    columns = zip(*((r["arrival"], r["prompt"], r["output"]) for r in inputs["requests"]), strict=True)
+    scheduler = Scheduler(
+        Workload(*map(np.array, columns)),
+        ConstantStepTime(1.0),
+        policy="vllm",
+        max_running=inputs["max_num_seqs"],
+        token_budget=inputs["max_num_batched_tokens"],
+        block_size=inputs["block_size"],
+        num_blocks=inputs["num_blocks"],
+    )
+    results = run_schedulers([scheduler], step_log=[0])
+    result, log = results.result(0), results.step_logs[0]
+    steps = outputs["steps"]
+    np.testing.assert_array_equal(result.first_token_s - 1, outputs["first_token"])
+    np.testing.assert_array_equal(result.finish_s - 1, outputs["finish"])
+    np.testing.assert_array_equal(result.preemptions, outputs["preemptions"])
+    np.testing.assert_array_equal(log["start_s"], [step["step"] for step in steps])
+    np.testing.assert_array_equal(log["tokens"], [sum(n for _, n in step["tokens"]) for step in steps])
+    np.testing.assert_array_equal(inputs["num_blocks"] - log["blocks_used"], [step["free_run"] for step in steps])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[LaneCase]:
+    """Half of the lanes are of this policy."""
+    policies = st.sampled_from(["vllm", "vllm", "vllm", "mixed", "chunked", "prefill_first"])
+    orders = st.sampled_from([None, "arrival", "shortest_prompt"])
+    return [draw(lane_cases(policy=draw(policies), order=draw(orders))) for _ in range(draw(st.integers(1, 4)))]
+
+
+@given(batches())
+def test_beside_other_policies(cases: list[LaneCase]) -> None:
+    """As the reference, and each lane as it is alone, to the last bit."""
+    results = run_schedulers(lanes_of(cases), step_log=range(0, len(cases), 2))
+    without_log = run_schedulers(lanes_of(cases))
+    for i, case in enumerate(cases):
+        check_against_reference(results.result(i), case, results.step_logs.get(i))
+        assert_identical(run_schedulers(lanes_of([case])), 0, without_log, i)
+
+
+def outcome(case: LaneCase, **options: Any) -> list[Any]:
+    result = run(LaneCase(case.traffic, case.rate, case.step, {**case.options, **options}))
+    return [result.first_token_s, result.finish_s, result.preemptions]
+
+
+@given(lane_cases(policy="mixed", paged=True))
+def test_without_a_budget_it_is_mixed(case: LaneCase) -> None:
+    expected = outcome(case)
+    for got, want in zip(outcome(case, policy="vllm", token_budget=10**9), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+@given(traffic(), st.integers(1, 8), st.integers(0, 20))
+def test_with_plentiful_memory_it_is_chunked(requests: Any, max_running: int, more: int) -> None:
+    common = {"max_running": max_running, "token_budget": max_running + more, "block_size": 4, "num_blocks": 10**6}
+    served = workload(requests)
+    a, b = (
+        run_schedulers([Scheduler(served, ConstantStepTime(0.7), policy=policy, **common)]).result(0)
+        for policy in ("vllm", "chunked")
+    )
+    np.testing.assert_allclose(a.first_token_s, b.first_token_s, rtol=1e-12)
+    np.testing.assert_allclose(a.finish_s, b.finish_s, rtol=1e-12)
+
+
+def test_priority_is_refused() -> None:
+    served = Workload(np.zeros(2), np.ones(2, int), np.ones(2, int), priority=np.arange(2))
+    with pytest.raises(ValueError, match="order='priority'"):
+        Scheduler(served, ConstantStepTime(1.0), policy="vllm", max_running=1, token_budget=1, order="priority")
