@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import ONE, ZERO, Bools, Floats, Ints
-from .batch import Batch, left_of_budget
+from .batch import Batch, asked_of_head, left_of_budget
 from .params import NO_LIMIT
 from .prefills import NO_PREFILL
 from .ranges import largest, spread
@@ -46,14 +46,15 @@ def _ready(batch: Batch) -> tuple[Bools, Floats, Floats]:
     batch_tokens = np.zeros(clock.now.size * batch.any_exclusive)
     left = left_of_budget(batch) if batch.any_chunks else _NOTHING
     if batch.paged:
-        ready &= batch.memory.fits(ready, queue.head_blocks)
+        gate = asked_of_head(batch, left)
+        ready &= batch.memory.fits(ready, gate)
         if queue.any_preempted:
             again = (ready & (queue.preempted_waiting > 0)).nonzero()[0]
             if again.size:
-                _admit_preempted(batch, again, batch_tokens, left)
+                _admit_preempted(batch, again, gate[again], batch_tokens, left)
                 ready &= (queue.head_arrival <= clock.now) & (decodes.running < p.max_running)
                 ready &= queue.preempted_waiting == 0
-                ready &= batch.memory.fits(ready, queue.head_blocks)
+                ready &= batch.memory.fits(ready, asked_of_head(batch, left))
                 if batch.any_chunks:
                     ready &= left > ZERO
                 if batch.any_exclusive:
@@ -62,11 +63,11 @@ def _ready(batch: Batch) -> tuple[Bools, Floats, Floats]:
     return ready, batch_tokens, left
 
 
-def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats, left: Floats) -> None:
+def _admit_preempted(batch: Batch, lanes: Ints, gate: Floats, batch_tokens: Floats, left: Floats) -> None:
     """Admit preempted requests, one a lane and round; adds to `batch_tokens`, and takes from `left`."""
     p, queue, decodes, memory, prefills = batch.params, batch.queue, batch.decodes, batch.memory, batch.prefills
     changed, blocks = lanes, queue.head_blocks[lanes]
-    lanes = lanes[memory.fits_at(lanes, blocks)]  # all of them do; counted, as more are taken from it
+    lanes = lanes[memory.fits_at(lanes, gate)]  # all of them do; counted, as more are taken from it
     while lanes.size:
         tokens = queue.take_preempted(lanes)
         decodes.admit_one(lanes)
@@ -86,7 +87,11 @@ def _admit_preempted(batch: Batch, lanes: Ints, batch_tokens: Floats, left: Floa
             lanes = lanes[batch_tokens[lanes] + queue.preempted_head_tokens(lanes) <= p.max_tokens[lanes]]
         if lanes.size:
             blocks = queue.blocks_of_preempted(lanes)
-            fits = memory.fits_at(lanes, blocks)
+            asked = blocks
+            if batch.any_chunk_fits:
+                first = blocks_for(np.minimum(queue.preempted_head_tokens(lanes), left[lanes]), p.block_size_f[lanes])
+                asked = np.where(p.chunk_fits[lanes], first, blocks)
+            fits = memory.fits_at(lanes, asked + p.spare[lanes])
             lanes, blocks = lanes[fits], blocks[fits]
     queue.look_at(changed)
 
@@ -141,6 +146,8 @@ def _count(batch: Batch, ready: Bools, batch_tokens: Floats, left: Floats) -> In
     if batch.paged:
         # Where blocks are counted, a finish mostly makes room for one request: one look saves a search.
         two = r.blocks_before[p.block_row + (queue.head + 2)] - queue.blocks_at_head
+        if batch.any_chunk_fits:
+            two = np.where(p.chunk_fits, ZERO, two)
         more &= batch.memory.may_fit(two)
     lanes = more.nonzero()[0]
     if not lanes.size:
@@ -172,7 +179,7 @@ def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats, left: F
     last = begin - 1  # with the number of requests added: the last of them
     if batch.paged:
         block_begin = p.block_row[lanes] + head
-        fit = batch.memory.fit_together(lanes, queue.blocks_at_head[lanes])
+        fit = batch.memory.fit_together(lanes, queue.blocks_at_head[lanes] - p.spare[lanes])
     if batch.any_exclusive:
         most_prompts = queue.prompts_at_head[lanes] + p.max_tokens[lanes] - batch_tokens[lanes]
 
@@ -182,7 +189,13 @@ def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats, left: F
     def test(rows: Ints | slice, number: Ints) -> Bools:
         ok: Bools = r.arrival[last[rows] + number] / rate[rows] <= now[rows]
         if batch.paged:
-            ok &= fit(rows, r.blocks_before[block_begin[rows] + number])
+            blocks = r.blocks_before[block_begin[rows] + number]
+            if batch.any_chunk_fits:
+                lane, at = lanes[rows], last[rows] + number
+                tokens = np.minimum(r.prompt[at], begins_before[rows] - r.prompts_before[at])
+                first = r.blocks_before[block_begin[rows] + number - 1] + blocks_for(tokens, p.block_size_f[lane])
+                blocks = np.where(p.chunk_fits[lane], first, blocks)
+            ok &= fit(rows, blocks)
         if batch.any_chunks:
             ok &= r.prompts_before[last[rows] + number] < begins_before[rows]
         if batch.any_exclusive:

@@ -17,7 +17,7 @@ from .params import NO_LIMIT, Params
 from .pool import Pool
 from .prefills import NO_PREFILL, new_prefills
 from .records import compact
-from .request_rows import RequestRows
+from .request_rows import RequestRows, blocks_for
 from .request_times import RequestTimes
 from .reserved_memory import new_reserved_memory
 from .router import Router
@@ -32,6 +32,7 @@ def has_room(batch: Batch) -> Bools:
     room: Bools = batch.decodes.running < batch.params.max_running
     if batch.any_chunks:
         room &= left_of_budget(batch) > ZERO
+        room &= ~batch.queue.preempting
     return room
 
 
@@ -41,6 +42,19 @@ def left_of_budget(batch: Batch) -> Floats:
     p, left = batch.params, batch.prefills.prefill_left
     rest = p.budget - batch.decodes.decoding - np.where(left < NO_PREFILL, left, ZERO)
     return np.where(p.takes_chunks, rest, NO_LIMIT)
+
+
+def asked_of_head(batch: Batch, left: Floats) -> Floats:
+    """Blocks that must be free for the head of the queue to be admitted, given what is left of the budget. [L]"""
+    p, queue, blocks = batch.params, batch.queue, batch.queue.head_blocks
+    if batch.any_chunk_fits:
+        tokens = batch.requests.prompt[p.row + queue.head]
+        again = queue.preempted_waiting.nonzero()[0]
+        tokens[again] = queue.preempted_head_tokens(again)
+        blocks = np.where(p.chunk_fits, blocks_for(np.minimum(tokens, left), p.block_size_f), blocks)
+    if batch.any_spare:
+        blocks = blocks + p.spare * (batch.decodes.running > ZERO)
+    return blocks
 
 
 class Batch:
@@ -81,6 +95,8 @@ class Batch:
         self.reserve = rules.reserve
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
+        self.any_chunk_fits = bool(params.chunk_fits.any())
+        self.any_spare = bool((params.spare > 0).any())
         self.any_chunks = bool(params.takes_chunks.any())
         self.keeps_itl = itl and rules.decodes
         self.step_times = LaneStepTimes(params, tables)

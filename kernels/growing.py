@@ -39,6 +39,8 @@ def _grow_prefills(batch: Batch) -> None:
     if short.size:
         _preempt_youngest(batch, short)
         batch.queue.look_at(short)
+        if batch.any_chunk_fits:
+            batch.queue.preempt_in_step(short[p.chunk_fits[short]])
 
 
 def grow_apart(batch: Batch) -> None:
@@ -74,6 +76,8 @@ def _grow(batch: Batch, lanes: Ints) -> None:
     # The queue's head is now a preempted request. Blocks are free for the survivors only, never for it: see
     # docs/scheduler.md.
     queue.look_at(preempting)
+    if batch.any_chunk_fits:
+        queue.preempt_in_step(preempting[batch.params.chunk_fits[preempting]])
 
 
 def _preempt_youngest(batch: Batch, lanes: Ints) -> None:

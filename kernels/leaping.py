@@ -11,7 +11,7 @@ import numpy as np
 
 from . import itl
 from .arrays import ALL, ONE, ZERO, Bools, Floats, Ints
-from .batch import Batch
+from .batch import Batch, asked_of_head, left_of_budget
 from .lines import Pieces, end_after, step_time_lines, until_arrival
 from .logging_steps import log_leap
 from .order_changes import admits_somebody, next_change
@@ -34,6 +34,8 @@ def leap(batch: Batch) -> None:
         busy |= part_way
     if batch.router is not None:
         busy = batch.due(busy)
+    if batch.any_chunk_fits:
+        np.minimum(steps, ONE, out=steps, where=batch.queue.preempting)
     steps *= busy
     if pieces is not None:
         # Most prompts end in their next step: those take no piece.
@@ -58,7 +60,8 @@ def leap(batch: Batch) -> None:
         stops &= batch.may_admit(batch)
         if batch.paged:
             # Blocks only become fewer in a leap: a head that does not fit now will not.
-            stops &= batch.memory.may_fit(batch.queue.head_blocks)
+            left = left_of_budget(batch) if batch.any_chunk_fits else ONE
+            stops &= batch.memory.may_fit(asked_of_head(batch, left))
     if batch.pool is not None:
         changes = np.where(stops, arrival, np.inf)
         rows = (busy & ~stops & admits_somebody(batch, part_way)).nonzero()[0]
@@ -92,6 +95,8 @@ def leap(batch: Batch) -> None:
     if batch.keeps_itl:
         itl.leap(batch, steps, first_step_s, half_slope_s, end)
 
+    if batch.any_chunk_fits:
+        batch.queue.end_step((steps > ZERO).nonzero()[0])
     clock.leap(end, steps)
     decodes.leap(after)
     if pieces is not None and pieces.lanes.size:

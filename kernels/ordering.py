@@ -69,6 +69,9 @@ def _more_may_join(batch: Batch, pool: Pool, lanes: Ints) -> Bools:
         blocks = r.blocks_before[row + end] - r.blocks_before[row + head]
         if queue.any_preempted:  # somebody in front of all
             blocks = np.where(queue.preempted_waiting[lanes] > 0, blocks + queue.head_blocks[lanes], blocks)
+        if batch.any_chunk_fits:
+            all_but_last = r.blocks_before[row + np.maximum(end - 1, head)] - r.blocks_before[row + head]
+            blocks = np.where(p.chunk_fits[lanes], all_but_last, blocks)
         more &= batch.memory.may_fit_at(lanes, blocks)
     if not (batch.any_exclusive or batch.reserve):
         return more

@@ -30,6 +30,8 @@ class Params:
     max_tokens: Floats  # prompt tokens a prefill batch (prefill_first, prefill instances)
     mixes_prefill: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
     takes_chunks: Bools  # where prefills take blocks piece by piece (Rules.takes_chunks)
+    chunk_fits: Bools  # where who takes chunks is admitted if the first fits, not the whole sequence
+    spare: Floats  # blocks that an admission leaves free while others run
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables
     tables: Floats  # [L, 16] columns of step_tables.LaneTables, 0 in lanes without; [L, 0] if all are

@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from .arrays import Floats, Int32s, Ints
+from .arrays import Bools, Floats, Int32s, Ints
 from .params import Params
 from .records import new_record
 from .request_rows import RequestRows, blocks_for
@@ -30,6 +30,7 @@ class WaitingQueue:
     blocks_at_head: Floats  # [L] the same of blocks_before
     preempted_size: Ints  # [L] preempted requests that have not come back to decoding
     preempted_waiting: Ints  # [L] of those, not admitted again
+    preempting: Bools  # [L] whether the coming step has preempted somebody, so that it admits nobody
     preempted_until: Ints  # [L] behind the last request ever preempted in its first prefill
     preempted_request: Int32s  # [L, S] who they are, the oldest last
     preempted_tokens: Int32s  # [L, S] prompt + emitted tokens: what must be processed again
@@ -82,6 +83,14 @@ class WaitingQueue:
         if lanes.size:
             self.head_arrival[lanes] = -np.inf
             self.head_blocks[lanes] = self.blocks_of_preempted(lanes)
+
+    def preempt_in_step(self, lanes: Ints) -> None:
+        """The coming step of `lanes` preempts. [n]"""
+        self.preempting[lanes] = True
+
+    def end_step(self, lanes: Ints) -> None:
+        """That step is over. [n]"""
+        self.preempting[lanes] = False
 
     def blocks_of_preempted(self, lanes: Ints) -> Floats:
         """Blocks that the preempted request at the head of the queue needs, in `lanes` that have one. [n]"""

@@ -58,6 +58,11 @@ class Scheduler(CheckedSystem):
         Who is admitted next: "arrival", "shortest_prompt" or "priority".
     max_wait_s
         Who has waited so many seconds goes first; of "shortest_prompt" only. None: nobody does.
+    reserve_full_isl
+        Whether an admission asks for the blocks of all tokens, not only those of its first step; of "vllm" only. None:
+        it does.
+    watermark
+        Part of the blocks, from 0 to 1, that an admission leaves free while others run; of "vllm" only. None: 0.
     rate
         Arrival = workload.arrival_s / rate.
 
@@ -82,6 +87,8 @@ class Scheduler(CheckedSystem):
     order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
     rate: float = 1.0
+    reserve_full_isl: bool | None = None
+    watermark: float | None = None
 
     def __post_init__(self) -> None:
         self._check_step("step")
@@ -89,6 +96,14 @@ class Scheduler(CheckedSystem):
         check_order(self.order, self.max_wait_s, self.workload)
         if self.policy == "vllm" and self.order == "priority":
             raise ValueError("order='priority': must be another one under policy 'vllm', which does not know it yet")
+        for name in ("reserve_full_isl", "watermark"):
+            value = getattr(self, name)
+            if value is not None and (self.policy != "vllm" or self.block_size is None):
+                raise ValueError(f"{name}={value!r}: has no effect but under policy 'vllm' with paged memory")
+        if self.reserve_full_isl not in (None, True, False):
+            raise ValueError(f"reserve_full_isl={self.reserve_full_isl!r}: must be True or False")
+        if self.watermark is not None and not 0 <= self.watermark <= 1:
+            raise ValueError(f"watermark={self.watermark!r}: must be from 0 to 1")
         memory = "unlimited" if self.block_size is None else "paged"
         options = policy_of(self.policy, memory).options[memory]
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))
@@ -163,6 +178,8 @@ class Scheduler(CheckedSystem):
             max_tokens=self.max_tokens,
             order=self.order,
             max_wait_s=self.max_wait_s,
+            chunk_fits=self.reserve_full_isl is False,
+            spare_blocks=int((self.watermark or 0) * ((self.num_blocks or 0) + 1)),  # vLLM counts its null block
         )
 
 

@@ -35,6 +35,8 @@ class Stage:
     draw_stage   of the router's random numbers
     order        who is admitted next (orders.py), before the prefill
     max_wait_s   who has waited so long goes first; None: nobody does
+    chunk_fits   under rules that take chunks: who is admitted needs blocks for the first alone
+    spare_blocks that an admission leaves free while others run
     """
 
     queue: Queue
@@ -54,6 +56,8 @@ class Stage:
     draw_stage: int = 0
     order: str = DEFAULT_ORDER
     max_wait_s: float | None = None
+    chunk_fits: bool = False
+    spare_blocks: int = 0
 
     @property
     def kind(self) -> Rules:

@@ -17,11 +17,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
 NOT_YET = {
     "long_prefill_token_threshold",
     "enable_chunked_prefill",
-    "reserve_full_isl",
-    "watermark",
     "policy",
     "enable_prefix_caching",
-    "max_model_len",
 }
 CASES = [
     case
@@ -44,6 +41,8 @@ def test_recorded_decisions(case: dict[str, Any]) -> None:
         token_budget=inputs["max_num_batched_tokens"],
         block_size=inputs["block_size"],
         num_blocks=inputs["num_blocks"],
+        reserve_full_isl=inputs.get("reserve_full_isl"),
+        watermark=inputs.get("watermark"),
     )
     results = run_schedulers([scheduler], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
