@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import ONE, ZERO, Bools, Floats, Ints
-from .batch import Batch, asked_of_head, left_of_budget
+from .batch import Batch, asked_of_head, left_of_budget, whole_in_budget
 from .params import NO_LIMIT
 from .prefills import NO_PREFILL
 from .ranges import largest, spread
@@ -45,6 +45,8 @@ def _ready(batch: Batch) -> tuple[Bools, Floats, Floats]:
     ready = batch.due((queue.head_arrival <= clock.now) & batch.may_admit(batch))
     batch_tokens = np.zeros(clock.now.size * batch.any_exclusive)
     left = left_of_budget(batch) if batch.any_chunks else _NOTHING
+    if batch.any_unsplit:
+        ready &= whole_in_budget(batch, left)
     if batch.paged:
         gate = asked_of_head(batch, left)
         ready &= batch.memory.fits(ready, gate)
@@ -57,6 +59,8 @@ def _ready(batch: Batch) -> tuple[Bools, Floats, Floats]:
                 ready &= batch.memory.fits(ready, asked_of_head(batch, left))
                 if batch.any_chunks:
                     ready &= left > ZERO
+                if batch.any_unsplit:
+                    ready &= whole_in_budget(batch, left)
                 if batch.any_exclusive:
                     prompt = batch.requests.prompt[p.row + queue.head]
                     ready &= (batch_tokens == 0) | (batch_tokens + prompt <= p.max_tokens)
@@ -83,6 +87,8 @@ def _admit_preempted(batch: Batch, lanes: Ints, gate: Floats, batch_tokens: Floa
         lanes = lanes[(queue.preempted_waiting[lanes] > 0) & (decodes.running[lanes] < p.max_running[lanes])]
         if batch.any_chunks:
             lanes = lanes[left[lanes] > ZERO]
+        if batch.any_unsplit:
+            lanes = lanes[(queue.preempted_head_tokens(lanes) <= left[lanes]) | ~p.unsplit[lanes]]
         if batch.any_exclusive:
             lanes = lanes[batch_tokens[lanes] + queue.preempted_head_tokens(lanes) <= p.max_tokens[lanes]]
         if lanes.size:
@@ -198,6 +204,8 @@ def _search(batch: Batch, lanes: Ints, most: Ints, batch_tokens: Floats, left: F
             ok &= fit(rows, blocks)
         if batch.any_chunks:
             ok &= r.prompts_before[last[rows] + number] < begins_before[rows]
+        if batch.any_unsplit:
+            ok &= (r.prompts_before[begin[rows] + number] <= begins_before[rows]) | ~p.unsplit[lanes[rows]]
         if batch.any_exclusive:
             ok &= r.prompts_before[begin[rows] + number] <= most_prompts[rows]
         return ok

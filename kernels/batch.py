@@ -46,15 +46,27 @@ def left_of_budget(batch: Batch) -> Floats:
 
 def asked_of_head(batch: Batch, left: Floats) -> Floats:
     """Blocks that must be free for the head of the queue to be admitted, given what is left of the budget. [L]"""
-    p, queue, blocks = batch.params, batch.queue, batch.queue.head_blocks
+    p, blocks = batch.params, batch.queue.head_blocks
     if batch.any_chunk_fits:
-        tokens = batch.requests.prompt[p.row + queue.head]
-        again = queue.preempted_waiting.nonzero()[0]
-        tokens[again] = queue.preempted_head_tokens(again)
-        blocks = np.where(p.chunk_fits, blocks_for(np.minimum(tokens, left), p.block_size_f), blocks)
+        blocks = np.where(p.chunk_fits, blocks_for(np.minimum(_tokens_of_head(batch), left), p.block_size_f), blocks)
     if batch.any_spare:
         blocks = blocks + p.spare * (batch.decodes.running > ZERO)
     return blocks
+
+
+def whole_in_budget(batch: Batch, left: Floats) -> Bools:
+    """Lanes whose head finds what is `left` [L] of the budget enough, where prompts are not split. [L]"""
+    enough: Bools = (_tokens_of_head(batch) <= left) | ~batch.params.unsplit
+    return enough
+
+
+def _tokens_of_head(batch: Batch) -> Floats:
+    """Tokens that the head of each queue has to compute. [L]"""
+    queue = batch.queue
+    tokens = batch.requests.prompt[batch.params.row + queue.head]
+    again = queue.preempted_waiting.nonzero()[0]
+    tokens[again] = queue.preempted_head_tokens(again)
+    return tokens
 
 
 class Batch:
@@ -96,6 +108,7 @@ class Batch:
         self.paged = not rules.reserve and bool((params.num_blocks < NO_LIMIT).any())
         self.budgets = bool((params.budget < NO_LIMIT).any())
         self.any_chunk_fits = bool(params.chunk_fits.any())
+        self.any_unsplit = bool(params.unsplit.any())
         self.any_spare = bool((params.spare > 0).any())
         self.any_chunks = bool(params.takes_chunks.any())
         self.keeps_itl = itl and rules.decodes

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import itl
 from .arrays import ALL, ONE, ZERO, Bools, Floats, Ints
-from .batch import Batch, asked_of_head, left_of_budget
+from .batch import Batch, asked_of_head, left_of_budget, whole_in_budget
 from .lines import Pieces, end_after, step_time_lines, until_arrival
 from .logging_steps import log_leap
 from .order_changes import admits_somebody, next_change
@@ -58,6 +58,8 @@ def leap(batch: Batch) -> None:
         stops[rows] = batch.reserved_memory.fits(rows, batch.queue.head_total[rows])
     else:
         stops &= batch.may_admit(batch)
+        if batch.any_unsplit:
+            stops &= whole_in_budget(batch, left_of_budget(batch))
         if batch.paged:
             # Blocks only become fewer in a leap: a head that does not fit now will not.
             left = left_of_budget(batch) if batch.any_chunk_fits else ONE

@@ -31,6 +31,7 @@ class Params:
     mixes_prefill: Floats  # 1 where steps that prefill decode too (Rules.decode_beside_prefill), else 0
     takes_chunks: Bools  # where prefills take blocks piece by piece (Rules.takes_chunks)
     chunk_fits: Bools  # where who takes chunks is admitted if the first fits, not the whole sequence
+    unsplit: Bools  # where whoever is admitted must have all tokens in the first step (no chunked prefill)
     spare: Floats  # blocks that an admission leaves free while others run
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables

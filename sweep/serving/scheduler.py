@@ -61,6 +61,11 @@ class Scheduler(CheckedSystem):
     reserve_full_isl
         Whether an admission asks for the blocks of all tokens, not only those of its first step; of "vllm" only. None:
         it does.
+    enable_chunked_prefill
+        Whether prompts may be split; of "vllm" only. If not, requests of more tokens than `token_budget` are refused.
+        None: they may.
+    max_model_len
+        Requests of more tokens, prompt and output, are refused; of "vllm" only. None: no limit.
     watermark
         Part of the blocks, from 0 to 1, that an admission leaves free while others run; of "vllm" only. None: 0.
     rate
@@ -89,6 +94,8 @@ class Scheduler(CheckedSystem):
     rate: float = 1.0
     reserve_full_isl: bool | None = None
     watermark: float | None = None
+    enable_chunked_prefill: bool | None = None
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         self._check_step("step")
@@ -100,6 +107,13 @@ class Scheduler(CheckedSystem):
             value = getattr(self, name)
             if value is not None and (self.policy != "vllm" or self.block_size is None):
                 raise ValueError(f"{name}={value!r}: has no effect but under policy 'vllm' with paged memory")
+        for name in ("enable_chunked_prefill", "max_model_len"):
+            if getattr(self, name) is not None and self.policy != "vllm":
+                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under policy {self.policy!r}")
+        if self.enable_chunked_prefill not in (None, True, False):
+            raise ValueError(f"enable_chunked_prefill={self.enable_chunked_prefill!r}: must be True or False")
+        if self.max_model_len is not None:
+            self._keep("max_model_len", checks.whole("max_model_len", self.max_model_len, 2))
         if self.reserve_full_isl not in (None, True, False):
             raise ValueError(f"reserve_full_isl={self.reserve_full_isl!r}: must be True or False")
         if self.watermark is not None and not 0 <= self.watermark <= 1:
@@ -160,9 +174,12 @@ class Scheduler(CheckedSystem):
     @property
     def capacity_tokens(self) -> float:
         """KV tokens that the blocks hold; inf under unlimited memory."""
+        most = np.inf if self.max_model_len is None else float(self.max_model_len - 1)  # the last token is not cached
+        if self.enable_chunked_prefill is False and self.token_budget is not None:
+            most = min(most, float(self.token_budget - 1))
         if self.block_size is None or self.num_blocks is None:
-            return np.inf
-        return float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS))
+            return most
+        return min(most, float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS)))
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
@@ -178,6 +195,7 @@ class Scheduler(CheckedSystem):
             max_tokens=self.max_tokens,
             order=self.order,
             max_wait_s=self.max_wait_s,
+            unsplit=self.enable_chunked_prefill is False,
             chunk_fits=self.reserve_full_isl is False,
             spare_blocks=int((self.watermark or 0) * ((self.num_blocks or 0) + 1)),  # vLLM counts its null block
         )

@@ -134,6 +134,7 @@ class StageBatch:
             mixes_prefill=np.array([stage.rules.decode_beside_prefill for stage in per_lane], np.float64),
             takes_chunks=np.array([stage.rules.takes_chunks for stage in per_lane], np.bool_),
             chunk_fits=np.array([stage.chunk_fits for stage in per_lane], np.bool_),
+            unsplit=np.array([stage.unsplit for stage in per_lane], np.bool_),
             spare=np.array([stage.spare_blocks for stage in per_lane], np.float64),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=coefficients,

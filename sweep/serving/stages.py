@@ -36,6 +36,7 @@ class Stage:
     order        who is admitted next (orders.py), before the prefill
     max_wait_s   who has waited so long goes first; None: nobody does
     chunk_fits   under rules that take chunks: who is admitted needs blocks for the first alone
+    unsplit      under rules that take chunks: there is one, the whole prompt
     spare_blocks that an admission leaves free while others run
     """
 
@@ -58,6 +59,7 @@ class Stage:
     max_wait_s: float | None = None
     chunk_fits: bool = False
     spare_blocks: int = 0
+    unsplit: bool = False
 
     @property
     def kind(self) -> Rules:

@@ -16,7 +16,6 @@ from strategies import LaneCase, lane_cases, traffic
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
 NOT_YET = {
     "long_prefill_token_threshold",
-    "enable_chunked_prefill",
     "policy",
     "enable_prefix_caching",
 }
@@ -43,6 +42,8 @@ def test_recorded_decisions(case: dict[str, Any]) -> None:
         num_blocks=inputs["num_blocks"],
         reserve_full_isl=inputs.get("reserve_full_isl"),
         watermark=inputs.get("watermark"),
+        enable_chunked_prefill=inputs.get("enable_chunked_prefill"),
+        max_model_len=inputs.get("max_model_len"),
     )
     results = run_schedulers([scheduler], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
