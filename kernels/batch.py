@@ -63,7 +63,7 @@ def whole_in_budget(batch: Batch, left: Floats) -> Bools:
 def _tokens_of_head(batch: Batch) -> Floats:
     """Tokens that the head of each queue has to compute. [L]"""
     queue = batch.queue
-    tokens = batch.requests.prompt[batch.params.row + queue.head]
+    tokens: Floats = batch.requests.prompt[batch.params.row + queue.head]
     again = queue.preempted_waiting.nonzero()[0]
     tokens[again] = queue.preempted_head_tokens(again)
     return tokens

@@ -67,7 +67,12 @@ class Policy:
 
     def rules(self, memory: str) -> Rules:
         """What kind of instance the engine runs."""
-        return Rules(self.phases, decode_beside_prefill=self.mixes_prefill, reserve=memory == "reserve", takes_chunks=self.takes_chunks)
+        return Rules(
+            self.phases,
+            decode_beside_prefill=self.mixes_prefill,
+            reserve=memory == "reserve",
+            takes_chunks=self.takes_chunks,
+        )
 
 
 POLICIES: dict[str, Policy] = checks.by_name(

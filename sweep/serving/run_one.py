@@ -27,7 +27,7 @@ def run_scheduler(
     step: Step,
     *,
     policy: PolicyName,
-    max_running: int,
+    max_running: int | None = None,
     block_size: int | None = None,
     num_blocks: int | None = None,
     token_budget: int | None = None,
@@ -35,6 +35,15 @@ def run_scheduler(
     memory: SchedulerMemoryName | None = None,
     order: OrderName = DEFAULT_ORDER,
     max_wait_s: float | None = None,
+    reserve_full_isl: bool | None = None,
+    watermark: float | None = None,
+    enable_chunked_prefill: bool | None = None,
+    max_model_len: int | None = None,
+    long_prefill_token_threshold: int = 0,
+    enable_prefix_caching: bool = False,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    num_gpu_blocks: int | None = None,
     on_reject: OnReject = "reject",
 ) -> Result:
     """One instance with a batching policy, paged or unlimited KV memory (docs/scheduler.md).
@@ -49,6 +58,12 @@ def run_scheduler(
         Tokens of a prefill batch of "prefill_first"; under another policy any value but the default is an error.
     memory
         "paged" or "unlimited". None: paged if `block_size` is given, else unlimited.
+    reserve_full_isl, watermark, enable_chunked_prefill, max_model_len
+        See `Scheduler`; of policy "vllm" only.
+    long_prefill_token_threshold, enable_prefix_caching
+        Not known yet: must be 0 and False.
+    max_num_seqs, max_num_batched_tokens, num_gpu_blocks
+        vLLM's names for `max_running`, `token_budget`, and `num_blocks` + 1.
     on_reject
         What to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`; "error"
         raises ValueError naming the first of them.
@@ -69,6 +84,19 @@ def run_scheduler(
         raise ValueError("block_size=None: must be given under paged memory")
     if memory == "unlimited" and block_size is not None:
         raise ValueError(f"block_size={block_size!r}: has no effect under unlimited memory")
+    max_running = _by_either_name("max_running", max_running, "max_num_seqs", max_num_seqs)
+    token_budget = _by_either_name("token_budget", token_budget, "max_num_batched_tokens", max_num_batched_tokens)
+    if num_gpu_blocks is not None:
+        num_gpu_blocks = checks.whole("num_gpu_blocks", num_gpu_blocks, 2) - 1  # vLLM never hands one of them out
+    num_blocks = _by_either_name("num_blocks", num_blocks, "num_gpu_blocks", num_gpu_blocks)
+    if max_running is None:
+        raise ValueError("max_running=None: must be given")
+    if long_prefill_token_threshold != 0:
+        raise ValueError(
+            f"long_prefill_token_threshold={long_prefill_token_threshold!r}: must be 0, others are not yet"
+        )
+    if enable_prefix_caching is not False:
+        raise ValueError(f"enable_prefix_caching={enable_prefix_caching!r}: must be False, there is no cache yet")
     scheduler = Scheduler(
         workload,
         step,
@@ -80,6 +108,10 @@ def run_scheduler(
         max_tokens=used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged"),
         order=order,
         max_wait_s=max_wait_s,
+        reserve_full_isl=reserve_full_isl,
+        watermark=watermark,
+        enable_chunked_prefill=enable_chunked_prefill,
+        max_model_len=max_model_len,
     )
     return _run(scheduler, on_reject)
 
@@ -313,6 +345,13 @@ def run_decode_only(
         rate=rate,
     )
     return _run(system, on_reject)
+
+
+def _by_either_name(name: str, value: int | None, other: str, given: int | None) -> int | None:
+    """What was given by our name or by vLLM's."""
+    if value is not None and given is not None:
+        raise ValueError(f"{other}={given!r}: must not be given beside {name}={value!r}, which it is another name of")
+    return given if value is None else value
 
 
 def _run(system: System, on_reject: OnReject) -> Result:

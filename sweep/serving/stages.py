@@ -65,7 +65,9 @@ class Stage:
     def kind(self) -> Rules:
         """Stages of one kind can advance together."""
         beside = self.rules.decode_beside_prefill or not self.rules.reserve
-        return replace(self.rules, decode_beside_prefill=beside, takes_chunks=False, ordered=self.order != DEFAULT_ORDER)
+        return replace(
+            self.rules, decode_beside_prefill=beside, takes_chunks=False, ordered=self.order != DEFAULT_ORDER
+        )
 
     @property
     def routed(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from parity import assert_identical, check_against_reference, lanes_of, run, workload
-from servesweep import ConstantStepTime, Workload
+from servesweep import ConstantStepTime, Workload, run_scheduler
 from servesweep.serving.scheduler import Scheduler, run_schedulers
 from strategies import LaneCase, lane_cases, traffic
 
@@ -96,6 +96,21 @@ def test_with_plentiful_memory_it_is_chunked(requests: Any, max_running: int, mo
     )
     np.testing.assert_allclose(a.first_token_s, b.first_token_s, rtol=1e-12)
     np.testing.assert_allclose(a.finish_s, b.finish_s, rtol=1e-12)
+
+
+def test_names_of_vllm() -> None:
+    served = Workload(np.array([0.0, 0, 1]), np.array([5, 9, 2]), np.array([4, 3, 6]))
+    ours = run_scheduler(
+        served, ConstantStepTime(1.0), policy="vllm", max_running=2, token_budget=4, block_size=2, num_blocks=7
+    )
+    common: dict[str, Any] = {"policy": "vllm", "block_size": 2, "num_gpu_blocks": 8, "max_num_batched_tokens": 4}
+    theirs = run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, **common)
+    np.testing.assert_array_equal(ours.finish_s, theirs.finish_s)
+    with pytest.raises(ValueError, match="max_num_seqs=2: must not be given beside max_running=2"):
+        run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, max_running=2, **common)
+    for option in ({"enable_prefix_caching": True}, {"long_prefill_token_threshold": 3}):
+        with pytest.raises(ValueError, match="yet"):
+            run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, **common, **option)
 
 
 def test_priority_is_refused() -> None:
