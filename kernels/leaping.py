@@ -129,8 +129,8 @@ def _cut_pieces(batch: Batch, pieces: Pieces, steps: Floats) -> Pieces:
     size, done, decoding = p.block_size_f[lanes], batch.prefills.prefill_done[lanes], decodes.decoding[lanes]
     wanted, taken = steps[lanes], memory.prefill_blocks[lanes]
     context = decodes.context[lanes] + wanted * decoding
-    most = context * p.blocks_per_token[lanes] + decoding * (p.blocks_in_doubt[lanes] + ONE)
-    sure = most + np.maximum(taken, blocks_for(done + wanted * pieces.tokens, size)) <= p.num_blocks[lanes]
+    in_prefill = np.maximum(taken, blocks_for(done + wanted * pieces.tokens, size))
+    sure = memory.sure_to_fit_beside(lanes, context, decoding, in_prefill)
     one = (blocks_for(done + pieces.tokens, size) <= taken).astype(np.float64)
     own = p.takes_chunks[lanes] & (p.num_blocks[lanes] < NO_LIMIT) & ~sure
     steps[lanes] = np.where(own, np.minimum(wanted, one), wanted)

@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from .arrays import ALL, ZERO, AnyFloats, Bools, Floats, Ints, Numbers
+from .arrays import ALL, ONE, ZERO, AnyFloats, Bools, Floats, Ints, Numbers
 from .clock import Clock
 from .decodes import Decodes
 from .params import NO_LIMIT, Params
@@ -110,6 +110,14 @@ class Memory:
         p = self._params
         bound = context * p.blocks_per_token[lanes] + decoding * p.blocks_in_doubt[lanes]
         sure: Bools = (bound <= self.peak[lanes]) & (p.num_blocks[lanes] - bound - decoding >= ZERO)
+        return sure
+
+    def sure_to_fit_beside(self, lanes: Ints, context: Floats, decoding: Floats, in_prefill: Floats) -> Bools:
+        """Where requests that hold `context` tokens, or decode one step more, cannot reach the memory beside
+        `in_prefill` blocks. All [n]."""
+        p = self._params
+        most = context * p.blocks_per_token[lanes] + decoding * (p.blocks_in_doubt[lanes] + ONE)
+        sure: Bools = most + in_prefill <= p.num_blocks[lanes]
         return sure
 
     def _count(self, lanes: Ints) -> None:

@@ -15,8 +15,8 @@ class Rules:
     reserve                KV for prompt + output is set aside at admission to a lane; False: blocks, or no limit
     prefills               False: requests come with their KV and their first token (decode instances)
     decodes                False: requests are done with their first token (prefill instances)
-    takes_chunks           a prefill takes blocks piece by piece, and nobody is admitted without tokens (vllm). Each lane
-                           has its own
+    takes_chunks           a prefill takes blocks piece by piece, and nobody is admitted without tokens (vllm). Each
+                           lane has its own
     ordered                requests are not served in order of arrival (pool.py)
     """
 
