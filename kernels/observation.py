@@ -65,6 +65,8 @@ def observe(batch: Batch, lane: int) -> Observation | None:
     for prefilling in (preempted[first:], fresh):
         status[prefilling] = PREFILL
         blocks[prefilling] = blocks_for(prompt[prefilling] + emitted[prefilling], size)
+        if p.takes_chunks[index]:  # of whom one alone is in prefill between steps
+            blocks[prefilling] = batch.memory.prefill_blocks[index]
 
     now = clock.now[index]
     if batch.pool is None:

@@ -63,7 +63,7 @@ def run_scheduler(
     long_prefill_token_threshold, enable_prefix_caching
         Not known yet: must be 0 and False.
     max_num_seqs, max_num_batched_tokens, num_gpu_blocks
-        vLLM's names for `max_running`, `token_budget`, and `num_blocks` + 1.
+        vLLM's names for `max_running`, `token_budget`, and `num_blocks` + 1. None: ours are given.
     on_reject
         What to do with requests that can never fit: "reject" leaves them with NaN times, marked `rejected`; "error"
         raises ValueError naming the first of them.

@@ -115,7 +115,7 @@ def test_nor_does_it_where_memory_is_tight(at_once: int, monkeypatch: pytest.Mon
                 max_running=int(rng.choice([4, 32])),
                 block_size=block_size,
                 num_blocks=tokens // block_size,
-                token_budget=int(rng.choice([64, 256, 512])) if policy == "chunked" else None,
+                token_budget=int(rng.choice([64, 256, 512])) if policy in ("chunked", "vllm") else None,
             )
             lanes.append(lane)
     usual = run_schedulers(lanes)

@@ -67,7 +67,7 @@ def crowd(rng: Random, n_traffics: int, lanes_each: int) -> list[LaneCase]:
             if rng.random() < 0.8:
                 options["block_size"] = rng.choice([1, 3, 16, 64])
                 options["num_blocks"] = int(longest * rng.choice([0.7, 1.1, 2, 8])) // options["block_size"] + 1
-            if policy == "chunked":
+            if policy in ("chunked", "vllm"):
                 options["token_budget"] = options["max_running"] + rng.choice([0, 1, 30, 500])
             elif policy == "prefill_first":
                 options["max_tokens"] = rng.choice([1, 500, 4096])
