@@ -43,7 +43,8 @@ class Scheduler(CheckedSystem):
         How long steps take.
     policy
         "mixed": whole prompts run beside decodes; "chunked": the same within `token_budget` tokens a step;
-        "prefill_first": steps either prefill (at most `max_tokens` tokens, at least one request) or decode.
+        "prefill_first": steps either prefill (at most `max_tokens` tokens, at least one request) or decode;
+        "vllm": as vLLM's V1 scheduler, with blocks for the tokens of a step alone.
     max_running
         Most requests that run at a time.
     block_size
@@ -51,7 +52,7 @@ class Scheduler(CheckedSystem):
     num_blocks
         KV blocks. None: as many as the step model's KV capacity holds, where memory is paged.
     token_budget
-        Tokens processed in a step, at least `max_running`; of "chunked" only, which needs it. None: for the others.
+        Tokens processed in a step, at least `max_running`; of "chunked" and "vllm" only, which need it. None: for the others.
     max_tokens
         Tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
     order

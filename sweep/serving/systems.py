@@ -43,7 +43,7 @@ class Colocated(RoutedSystem):
     n_instances
         Instances, all alike.
     policy
-        "prefill_first", "chunked", or without reserved memory "mixed"; see `Scheduler`.
+        "prefill_first", "chunked", or without reserved memory "mixed" or "vllm"; see `Scheduler`.
     memory
         "reserve": prompt + output tokens are set aside at admission; "paged" or "unlimited": each instance is a
         `Scheduler` with its policies and options.
