@@ -52,7 +52,8 @@ class Scheduler(CheckedSystem):
     num_blocks
         KV blocks. None: as many as the step model's KV capacity holds, where memory is paged.
     token_budget
-        Tokens processed in a step, at least `max_running`; of "chunked" and "vllm" only, which need it. None: for the others.
+        Tokens processed in a step, at least `max_running`; of "chunked" and "vllm" only, which need it. None: for
+        the others.
     max_tokens
         Tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
     order
