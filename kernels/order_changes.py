@@ -37,4 +37,6 @@ def next_change(batch: Batch, pool: Pool, lanes: Ints) -> Floats:
         if pool.ages:
             waits = np.isnan(batch.times.admitted_s[out + pool.soon_aged(lane)])
             change[rows] = pool.next_change(lane, place, change[rows], waits)
+        # Who goes before it may be here already, where the step before had no tokens left for anybody.
+        change[rows[pool.out_of_date[lane]]] = -np.inf
     return change
