@@ -21,7 +21,8 @@ from .request_rows import RequestRows, blocks_for
 from .request_times import RequestTimes
 from .reserved_memory import new_reserved_memory
 from .router import Router
-from .rules import Rules
+from .rules import LISTED, Rules
+from .running_list import new_running_list
 from .step_times import LaneStepTimes
 from .steplog import StepLog
 from .waiting_queue import new_waiting_queue
@@ -111,6 +112,9 @@ class Batch:
         self.any_unsplit = bool(params.unsplit.any())
         self.any_spare = bool((params.spare > 0).any())
         self.any_chunks = bool(params.takes_chunks.any())
+        self.any_capped = bool(np.isfinite(params.most_share).any())
+        self.any_priority = bool(params.by_priority.any())
+        self.any_async = bool(params.is_async.any())
         self.keeps_itl = itl and rules.decodes
         self.step_times = LaneStepTimes(params, tables)
         most = int(np.minimum(params.max_running, params.n).max(initial=1))
@@ -125,6 +129,8 @@ class Batch:
         else:
             self.inflow = new_inflow(np.zeros(lanes, np.int64), router.first_arrival())
         self.counts = new_counts(lanes, BINS if self.keeps_itl else 0)
+        self.listed = rules.kind == LISTED
+        self.running_list = new_running_list(params, lanes * self.listed)
         self.records = (
             self.params,
             self.clock,
@@ -136,6 +142,7 @@ class Batch:
             self.inflow,
             self.counts,
             *([] if pool is None else [pool]),
+            *([self.running_list] if self.listed else []),
         )
         self.may_admit: Callable[[Batch], Bools] = has_room
         """Lanes [L] that may admit who has arrived and fits: as the row of phases says."""

@@ -33,10 +33,11 @@ def start(batch: Batch, lanes: Ints, cells: Ints, emits: bool) -> None:
     times.emit(cells, now)
 
 
-def decode_step(batch: Batch, active: Bools, end: Floats) -> None:
-    """All decoding requests of the lanes `active` emit a token at `end`. All [L]."""
+def decode_step(batch: Batch, active: Bools, end: Floats, emits: Bools | None = None) -> None:
+    """All decoding requests of the lanes `active`, or those of a running list who are said to [L, w], emit a token at
+    `end`. Others [L]."""
     lanes = active.nonzero()[0]
-    row, cells = _decoding(batch, lanes)
+    row, cells = _decoding(batch, lanes, emits)
     if cells.size:
         lane = lanes[row]
         itl = _first_times(batch, cells, end[lane])
@@ -44,14 +45,22 @@ def decode_step(batch: Batch, active: Bools, end: Floats) -> None:
         batch.times.emit(cells, end[lane])
 
 
-def leap(batch: Batch, steps: Floats, first_step_s: Floats, half_slope_s: Floats, end: Floats) -> None:
-    """All decoding requests of every lane emit `steps` tokens, the last at `end`; called before the clock moves.
-    [L]"""
-    lanes = ((steps > 0) & (batch.decodes.decoding > 0)).nonzero()[0]
+def leap(
+    batch: Batch,
+    steps: Floats,
+    first_step_s: Floats,
+    half_slope_s: Floats,
+    end: Floats,
+    decoding: Floats,
+    emits: Bools | None = None,
+) -> None:
+    """All `decoding` requests of every lane, or those of a running list who are said to [L, w], emit `steps` tokens,
+    the last at `end`; called before the clock moves. Others [L]."""
+    lanes = ((steps > 0) & (decoding > 0)).nonzero()[0]
     if not lanes.size:
         return
     steps, first, half, begin = steps[lanes], first_step_s[lanes], half_slope_s[lanes], batch.clock.now[lanes]
-    row, cells = _decoding(batch, lanes)
+    row, cells = _decoding(batch, lanes, emits)
     late = np.bincount(row, batch.times.last_token_s[cells] != begin[row], lanes.size) > 0
     itl = _first_times(batch, cells, (begin + first)[row])
     counted = late[row].nonzero()[0]
@@ -60,11 +69,14 @@ def leap(batch: Batch, steps: Floats, first_step_s: Floats, half_slope_s: Floats
     longest = np.where(steps > 1, first + 2 * half * (steps - 1), 0)
     batch.times.wait(cells, longest[row])
     batch.times.emit(cells, end[lanes][row])
-    _count(batch, lanes, late.astype(np.float64), steps, first, 2 * half)
+    _count(batch, lanes, decoding[lanes], late.astype(np.float64), steps, first, 2 * half)
 
 
-def _decoding(batch: Batch, lanes: Ints) -> tuple[Ints, Ints]:
+def _decoding(batch: Batch, lanes: Ints, emits: Bools | None) -> tuple[Ints, Ints]:
     """Decoding requests of `lanes` [n]: the place of the lane in `lanes`, and the cell. Both [requests]"""
+    if emits is not None:
+        row, place = emits[lanes].nonzero()
+        return row, batch.cells(lanes[row], batch.running_list.request[lanes[row], place])
     decodes = batch.decodes
     row, place, _ = spread(lanes * decodes.slot_columns + 1, decodes.decoding[lanes].astype(np.int64))
     return row, batch.cells(lanes[row], request_of(decodes.slots.ravel()[place]))
@@ -77,9 +89,11 @@ def _first_times(batch: Batch, cells: Ints, end: Floats) -> Floats:
     return itl
 
 
-def _count(batch: Batch, lanes: Ints, begin: Floats, steps: Floats, first: Floats, growth: Floats) -> None:
-    """Count the steps begin ... steps - 1 of a leap, step j of first + growth j seconds, once a decoding request; all
-    steps that share a bin in one go. [n]"""
+def _count(
+    batch: Batch, lanes: Ints, decoding: Floats, begin: Floats, steps: Floats, first: Floats, growth: Floats
+) -> None:
+    """Count the steps begin ... steps - 1 of a leap, step j of first + growth j seconds, once for each `decoding`
+    request; all steps that share a bin in one go. [n]"""
     rows = (begin < steps).nonzero()[0]
     while rows.size:
         at, slope = begin[rows], growth[rows]
@@ -88,7 +102,6 @@ def _count(batch: Batch, lanes: Ints, begin: Floats, steps: Floats, first: Float
         steep = np.maximum(slope, 1e-300)
         end = np.where((slope > 0) & (place < BINS - 1), np.ceil((edge - first[rows]) / steep), np.inf)
         end = np.minimum(np.maximum(end, at + 1), steps[rows])
-        lane = lanes[rows]
-        batch.counts.count_itl(lane, place, (end - at) * batch.decodes.decoding[lane])
+        batch.counts.count_itl(lanes[rows], place, (end - at) * decoding[rows])
         begin[rows] = end
         rows = rows[end < steps[rows]]

@@ -95,7 +95,7 @@ def leap(batch: Batch) -> None:
         piece = 0.0 if pieces is None else pieces.of_all(decoding.size)
         log_leap(batch, batch.log, steps, first_step_s, half_slope_s, piece)
     if batch.keeps_itl:
-        itl.leap(batch, steps, first_step_s, half_slope_s, end)
+        itl.leap(batch, steps, first_step_s, half_slope_s, end, decodes.decoding)
 
     if batch.any_chunk_fits:
         batch.queue.end_step((steps > ZERO).nonzero()[0])

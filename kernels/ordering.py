@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ZERO, Bools, Ints
+from .arrays import ZERO, Bools, Floats, Ints
 from .batch import Batch
 from .pool import Pool
 from .prefills import NO_PREFILL
@@ -16,24 +16,18 @@ from .prefills import NO_PREFILL
 
 def order(batch: Batch) -> None:
     """Let in who has arrived, and place the next ones of each lane until one of them cannot be admitted now."""
-    pool, queue, clock = batch.pool, batch.queue, batch.clock
+    pool, queue = batch.pool, batch.queue
     assert pool is not None
-    lanes = (pool.next_arrival <= clock.now).nonzero()[0]
-    if lanes.size:
-        pool.let_in(lanes, clock.now[lanes], clock.wakes_now[lanes])
-    if pool.ages:
-        lanes = (pool.next_aged <= clock.now).nonzero()[0]
-        if lanes.size:
-            pool.age(lanes, clock.now[lanes])
+    let_in(batch, pool, batch.clock.now)
     admits = batch.due(batch.may_admit(batch))
     lanes = (admits & pool.out_of_date).nonzero()[0]
     if lanes.size:
-        _put_back(batch, pool, lanes)
+        put_back(batch, pool, lanes)
     lanes = (admits & (pool.waiting > 0)).nonzero()[0]
     while lanes.size:
         lanes = lanes[_more_may_join(batch, pool, lanes)]
         if lanes.size:
-            _place(batch, pool, lanes)
+            place(batch, pool, lanes)
             lanes = lanes[pool.waiting[lanes] > 0]
     # Behind who is placed: somebody waits, or who arrives next.
     following = np.where(pool.waiting > 0, -np.inf, pool.next_arrival)
@@ -41,7 +35,19 @@ def order(batch: Batch) -> None:
     queue.look()
 
 
-def _put_back(batch: Batch, pool: Pool, lanes: Ints) -> None:
+def let_in(batch: Batch, pool: Pool, seen: Floats) -> None:
+    """Let in who has arrived by `seen` [L], and note who has waited long by now."""
+    clock = batch.clock
+    lanes = (pool.next_arrival <= seen).nonzero()[0]
+    if lanes.size:
+        pool.let_in(lanes, seen[lanes], clock.wakes_now[lanes])
+    if pool.ages:
+        lanes = (pool.next_aged <= clock.now).nonzero()[0]
+        if lanes.size:
+            pool.age(lanes, clock.now[lanes])
+
+
+def put_back(batch: Batch, pool: Pool, lanes: Ints) -> None:
     """Tentative requests of `lanes` go back into the pool."""
     p = batch.params
     rows, place, _ = pool.tentative(lanes, batch.queue.head[lanes])
@@ -49,7 +55,7 @@ def _put_back(batch: Batch, pool: Pool, lanes: Ints) -> None:
     pool.put_back(lanes, rows, batch.requests.cell[p.row[lane] + place] - p.out[lane])
 
 
-def _place(batch: Batch, pool: Pool, lanes: Ints) -> None:
+def place(batch: Batch, pool: Pool, lanes: Ints) -> None:
     """Place the next request of each of `lanes`."""
     source, end = pool.source, pool.placed_end[lanes]
     place = pool.place_next(lanes)

@@ -17,6 +17,7 @@ from .finishing import finish, finish_before_arrival
 from .finishing_ahead import finish_ahead
 from .growing import grow, grow_apart
 from .leaping import leap
+from .listed_steps import let_go, step
 from .ordering import order
 from .prefilling import (
     choose_all,
@@ -27,6 +28,8 @@ from .prefilling import (
     prefill_phase,
 )
 from .routing import route
+from .rules import LISTED
+from .sharing import share_out
 from .waking import wake
 
 Phase = Callable[[Batch], None]
@@ -105,6 +108,17 @@ PHASES: dict[str, Row] = {
             _FINISH_AHEAD,
             _LEAP,
             _FINISH,
+        )
+    ),
+    # Where it matters who stands before whom: vllm with priorities, shares with a limit, or batches fixed ahead.
+    LISTED: Row(
+        (
+            _ROUTE,
+            Step("finish", let_go, lambda batch: batch.router is not None),
+            _WAKE,
+            Step("share_out", share_out),
+            Step("step", step),
+            Step("finish", let_go, lambda batch: batch.router is None),
         )
     ),
     "colocated, reserved": Row(

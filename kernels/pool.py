@@ -31,6 +31,7 @@ class Source:
     totals: Floats  # [Q (N+3)] prompt + output tokens
     by_rank: Ints  # [R N] the requests of a queue by rank, for each queue and order that occur together
     rank_of: Ints  # [R N] the rank of each request
+    level_of: Ints  # [R N] its place among ranks where equals in (priority, arrival) have one
 
 
 @dataclass

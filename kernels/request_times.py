@@ -20,6 +20,7 @@ class RequestTimes:
     finish_s: Floats  # [L N] end of the step that emitted its last one
     admitted_s: Floats  # [L N] beginning of the step that first admitted it
     preemptions: Int32s  # [L N] how often it was preempted
+    sent: Int32s  # [L N] tokens sent before its last preemption; empty but where the preempted wait among the others
     served_by: Int32s  # [L N] the lane that serves it, as given, -1 until it is routed; empty without a router
     # Empty unless times between tokens are kept:
     itl_max_s: Floats  # [L N] the longest time between two of its tokens so far
@@ -41,6 +42,10 @@ class RequestTimes:
         """Requests are preempted, each once."""
         self.preemptions[cells] += 1
 
+    def keep_sent(self, cells: Ints, tokens: Floats) -> None:
+        """Requests have sent so many tokens when they are preempted."""
+        self.sent[cells] = tokens
+
     def serve(self, cells: Ints, lane: Ints) -> None:
         """Requests are sent to a lane."""
         self.served_by[cells] = lane
@@ -58,9 +63,10 @@ class RequestTimes:
         self.itl_max_s[cells] = np.fmax(self.itl_max_s[cells], itl_s)
 
 
-def new_request_times(cells: int, *, routed: bool = False, itl: bool = False) -> RequestTimes:
+def new_request_times(cells: int, *, routed: bool = False, itl: bool = False, by_priority: bool = False) -> RequestTimes:
     """Times of `cells` requests, to none of which anything has happened."""
     first, finish, admitted = (np.full(cells, np.nan) for _ in range(3))
     longest, last = (np.full(cells * itl, np.nan) for _ in range(2))
     lane = np.full(cells * routed, -1, np.int32)
-    return RequestTimes(first, finish, admitted, np.zeros(cells, np.int32), lane, longest, last)
+    sent = np.zeros(cells * by_priority, np.int32)
+    return RequestTimes(first, finish, admitted, np.zeros(cells, np.int32), sent, lane, longest, last)

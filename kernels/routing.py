@@ -18,7 +18,8 @@ def route(batch: Batch) -> None:
     """Route one request in every group that has nothing else to do before it arrives."""
     router, inflow = batch.router, batch.inflow
     assert router is not None
-    blocked = (batch.clock.now < inflow.horizon) & ((batch.decodes.running > 0) | (batch.queue.head < inflow.routed))
+    waiting = batch.queue.head < inflow.routed if not batch.listed else batch.running_list.done < inflow.routed
+    blocked = (batch.clock.now < inflow.horizon) & ((batch.decodes.running > 0) | waiting)
     groups = router.ready(blocked)
     if not groups.size:
         return
@@ -99,6 +100,9 @@ def queued_or_running(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
 def not_done(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
     """Requests that are not done. Shapes alike."""
     queue, decodes, rules = batch.queue, batch.decodes, batch.rules
+    if batch.listed:
+        left: Floats = (batch.inflow.routed - batch.running_list.done)[lanes].astype(np.float64)
+        return left
     number, head = batch.inflow.routed[lanes], queue.head[lanes]
     outstanding: Floats
     if not rules.reserve:

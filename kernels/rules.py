@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+LISTED = "running list"
+"""The row of phases.PHASES of instances that keep a running list (running_list.py)."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """What kind of instance the lanes of a batch are; each kind has its row of phases (phases.py).

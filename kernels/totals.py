@@ -17,6 +17,8 @@ def totals_of(batch: Batch, lanes: Ints) -> dict[str, Floats]:
     """Every counter of counters.COUNTERS, of lanes whose run is over, by name: what is written here, else what phases
     have counted. Each [n]."""
     p, clock, counts = batch.params, batch.clock, batch.counts
+    if batch.listed:
+        return _of_running_list(batch, lanes)
     counted = (p.num_blocks[lanes] < NO_LIMIT) & batch.rules.decodes
     peak = batch.reserved_memory.peak_reserved if batch.reserve else batch.memory.peak
     tokens, emitted, blocks = _without_preemption(batch, lanes)
@@ -33,6 +35,21 @@ def totals_of(batch: Batch, lanes: Ints) -> dict[str, Floats]:
         if counter.name not in values:
             values[counter.name] = getattr(counts, counter.name)[lanes]
     return values
+
+
+def _of_running_list(batch: Batch, lanes: Ints) -> dict[str, Floats]:
+    """The same where all is counted as it goes."""
+    clock, running = batch.clock, batch.running_list
+    counted = batch.params.num_blocks[lanes] < NO_LIMIT
+    return {
+        "steps": clock.tick[lanes],
+        "prefill_tokens": running.prefill_tokens[lanes],
+        "recomputed_tokens": running.recomputed_tokens[lanes],
+        "peak_blocks": np.where(counted, running.peak[lanes], 0),
+        "running_steps": running.running_steps[lanes],
+        "block_steps": np.where(counted, running.block_steps[lanes], 0),
+        "busy_s": clock.now[lanes] - clock.idle_s[lanes],
+    }
 
 
 def _without_preemption(batch: Batch, lanes: Ints) -> Floats:

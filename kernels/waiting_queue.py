@@ -111,6 +111,14 @@ class WaitingQueue:
         self.preempted_waiting[lanes] = place
         return self.preempted_tokens[lanes, place]
 
+    def take_head(self, lanes: Ints, again: Bools) -> None:
+        """The heads of `lanes` leave, preempted ones where it is `again` [n]: those are forgotten."""
+        rows = lanes[again]
+        self.preempted_waiting[rows] -= 1
+        self.preempted_size[rows] -= 1
+        self.head[lanes[~again]] += 1
+        self.look_at(lanes)
+
     def forget_preempted(self, lanes: Ints, number: Ints) -> None:
         """The oldest `number` of those admitted again decode. All [n], different lanes."""
         self.preempted_size[lanes] -= number

@@ -89,3 +89,12 @@ def by_rank(queue: Queue, order: str) -> Ints:
     if key is None:
         return np.arange(len(queue))
     return np.argsort(key(queue), kind="stable")
+
+
+def levels(queue: Queue, order: str) -> Ints:
+    """The same as places of groups: equals, but for their positions, share one. [n], by place in the queue."""
+    served, key = by_rank(queue, order), ORDERS[order].key
+    compared = [queue.arrival_s[served], *([] if key is None else [key(queue)[served]])]
+    level = np.zeros(len(queue), np.int64)
+    level[served[1:]] = np.cumsum(np.any([column[1:] != column[:-1] for column in compared], axis=0))
+    return level

@@ -40,6 +40,7 @@ def run_scheduler(
     enable_chunked_prefill: bool | None = None,
     max_model_len: int | None = None,
     long_prefill_token_threshold: int = 0,
+    async_scheduling: bool = False,
     enable_prefix_caching: bool = False,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -91,10 +92,6 @@ def run_scheduler(
     num_blocks = _by_either_name("num_blocks", num_blocks, "num_gpu_blocks", num_gpu_blocks)
     if max_running is None:
         raise ValueError("max_running=None: must be given")
-    if long_prefill_token_threshold != 0:
-        raise ValueError(
-            f"long_prefill_token_threshold={long_prefill_token_threshold!r}: must be 0, others are not yet"
-        )
     if enable_prefix_caching is not False:
         raise ValueError(f"enable_prefix_caching={enable_prefix_caching!r}: must be False, there is no cache yet")
     scheduler = Scheduler(
@@ -112,6 +109,8 @@ def run_scheduler(
         watermark=watermark,
         enable_chunked_prefill=enable_chunked_prefill,
         max_model_len=max_model_len,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        async_scheduling=async_scheduling,
     )
     return _run(scheduler, on_reject)
 

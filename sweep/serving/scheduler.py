@@ -13,6 +13,7 @@ import numpy as np
 from .. import checks
 from ..hardware.steps import Step
 from ..kernels.engine import Engine
+from ..kernels.rules import LISTED
 from ..kernels.slots import NEVER_FINISHES
 from ..measures.system_results import SystemResults
 from ..workloads.workload import Workload
@@ -68,6 +69,10 @@ class Scheduler(CheckedSystem):
         None: they may.
     max_model_len
         Requests of more tokens, prompt and output, are refused; of "vllm" only. None: no limit.
+    long_prefill_token_threshold
+        Tokens of a request in a step while others run or wait; of "vllm" only. 0: no limit.
+    async_scheduling
+        Whether the batch of a step is fixed when the one before begins (docs/vllm.md); of "vllm" only.
     watermark
         Part of the blocks, from 0 to 1, that an admission leaves free while others run; of "vllm" only. None: 0.
     rate
@@ -98,17 +103,25 @@ class Scheduler(CheckedSystem):
     watermark: float | None = None
     enable_chunked_prefill: bool | None = None
     max_model_len: int | None = None
+    long_prefill_token_threshold: int = 0
+    async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         self._check_step("step")
         self._check_traffic()
         check_order(self.order, self.max_wait_s, self.workload)
-        if self.policy == "vllm" and self.order == "priority":
-            raise ValueError("order='priority': must be another one under policy 'vllm', which does not know it yet")
         for name in ("reserve_full_isl", "watermark"):
             value = getattr(self, name)
             if value is not None and (self.policy != "vllm" or self.block_size is None):
                 raise ValueError(f"{name}={value!r}: has no effect but under policy 'vllm' with paged memory")
+        for name in ("long_prefill_token_threshold", "async_scheduling"):
+            if getattr(self, name) and self.policy != "vllm":
+                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under policy {self.policy!r}")
+        checks.whether("async_scheduling", self.async_scheduling)
+        self._keep(
+            "long_prefill_token_threshold",
+            checks.whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0),
+        )
         for name in ("enable_chunked_prefill", "max_model_len"):
             if getattr(self, name) is not None and self.policy != "vllm":
                 raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under policy {self.policy!r}")
@@ -152,6 +165,7 @@ class Scheduler(CheckedSystem):
             if self.token_budget is None
             else min(self.token_budget - self.max_running + 1, UNLIMITED_TOKENS)
         )
+        piece = min(piece, self.long_prefill_token_threshold or piece)
         pieces = int(np.sum(-(-self.workload.prompt_tokens // piece)))
         return int(np.sum(self.workload.output_tokens)) + pieces
 
@@ -183,12 +197,19 @@ class Scheduler(CheckedSystem):
             return most
         return min(most, float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS)))
 
+    @property
+    def _order_matters(self) -> bool:
+        """Whether it matters who stands before whom in the running list."""
+        by_priority = self.policy == "vllm" and self.order == "priority"
+        return by_priority or self.async_scheduling or self.long_prefill_token_threshold > 0
+
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
+        rules = policy_of(self.policy).rules("paged")
         return Stage(
             queue,
             self.step,
-            policy_of(self.policy).rules("paged"),
+            replace(rules, own_row=LISTED) if self._order_matters else rules,
             self.rate,
             max_running=self.max_running,
             block_size=self.block_size,
@@ -197,6 +218,8 @@ class Scheduler(CheckedSystem):
             max_tokens=self.max_tokens,
             order=self.order,
             max_wait_s=self.max_wait_s,
+            most_share=self.long_prefill_token_threshold or None,
+            is_async=self.async_scheduling,
             unsplit=self.enable_chunked_prefill is False,
             chunk_fits=self.reserve_full_isl is False,
             spare_blocks=int((self.watermark or 0) * ((self.num_blocks or 0) + 1)),  # vLLM counts its null block

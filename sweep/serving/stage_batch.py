@@ -17,11 +17,11 @@ from ..kernels.pool import Pool, Source, new_pool
 from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
 from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router
-from ..kernels.rules import Rules
+from ..kernels.rules import LISTED, Rules
 from ..kernels.step_tables import NO_TABLES, JoinedTables, StepTables
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
-from .orders import by_rank
+from .orders import by_rank, levels
 from .queue import Queue
 from .routers import ROUTERS
 from .stages import UNLIMITED_TOKENS, Stage, StageResults, no_results
@@ -86,6 +86,7 @@ class StageBatch:
     def __init__(self, stages: list[Stage], routed: bool) -> None:
         self.stages, self.routed = stages, routed
         self.rules = stages[0].kind
+        self.listed = self.rules.kind == LISTED
         self.counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
         self.stage_of_lane = np.repeat(np.arange(len(stages)), self.counts)
         self.queues: list[Queue] = []  # the distinct ones
@@ -136,6 +137,9 @@ class StageBatch:
             chunk_fits=np.array([stage.chunk_fits for stage in per_lane], np.bool_),
             unsplit=np.array([stage.unsplit for stage in per_lane], np.bool_),
             spare=np.array([stage.spare_blocks for stage in per_lane], np.float64),
+            most_share=np.array([stage.most_share or np.inf for stage in per_lane], np.float64),
+            by_priority=np.array([self.listed and stage.order == "priority" for stage in per_lane], np.bool_),
+            is_async=np.array([stage.is_async for stage in per_lane], np.bool_),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=coefficients,
             tables=columns,
@@ -156,7 +160,8 @@ class StageBatch:
         width = min(_WIDTH, self.width + 4) if self.routed else self.width + 4
         params.row = params.block_row = np.arange(lanes) * width
         params.rate = np.ones(lanes)
-        times = new_request_times(count * self.width, routed=self.routed, itl=itl)
+        by_priority = bool(params.by_priority.any())
+        times = new_request_times(count * self.width, routed=self.routed, itl=itl, by_priority=by_priority)
         self._first_tokens(times, self.queue_of, np.array([stage.rate for stage in self.stages]))
         rows = self._own_rows(lanes, width)
         kept: dict[str, Any] = {"itl": itl, "log": log, "tables": tables}
@@ -245,13 +250,14 @@ class StageBatch:
         stages = [self.stages[i] for i in self.stage_of_lane]
         known: dict[tuple[int, str], int] = {}
         rows = [known.setdefault((queue, stage.order), len(known)) for queue, stage in zip(owner, stages, strict=True)]
-        ranked, rank_of = np.zeros((2, len(known), self.width), np.int64)
+        ranked, rank_of, level_of = np.zeros((3, len(known), self.width), np.int64)
         for (queue, order), row in known.items():
             served = by_rank(self.queues[queue], order)
             ranked[row, : served.size] = served
             rank_of[row, served] = np.arange(served.size)
+            level_of[row, served] = levels(self.queues[queue], order)[served]
         return new_pool(
-            Source(arrival.ravel(), prompt.ravel(), total.ravel(), ranked.ravel(), rank_of.ravel()),
+            Source(arrival.ravel(), prompt.ravel(), total.ravel(), ranked.ravel(), rank_of.ravel(), level_of.ravel()),
             source_row=owner * (self.width + 3),
             rank_row=np.array(rows, np.int64) * self.width,
             length=np.array([len(self.queues[queue]) for queue in owner], np.int64),

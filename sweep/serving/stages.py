@@ -37,6 +37,8 @@ class Stage:
     max_wait_s   who has waited so long goes first; None: nobody does
     chunk_fits   under rules that take chunks: who is admitted needs blocks for the first alone
     unsplit      under rules that take chunks: there is one, the whole prompt
+    most_share   tokens of a request in a step while others are there; None: no limit
+    is_async     the batch of a step is fixed when the one before begins
     spare_blocks that an admission leaves free while others run
     """
 
@@ -60,6 +62,8 @@ class Stage:
     chunk_fits: bool = False
     spare_blocks: int = 0
     unsplit: bool = False
+    most_share: int | None = None
+    is_async: bool = False
 
     @property
     def kind(self) -> Rules:

@@ -1,0 +1,211 @@
+"""The running list of each lane, in the order of admission: where it matters who stands before whom.
+
+Other kinds of instances keep decodes in slots and prefills in ranges, since order makes no difference there. Here it
+does: several prompts may be part-way, victims may stand anywhere, batches may be fixed ahead, blocks may be shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, fields
+
+import numpy as np
+
+from .arrays import ONE, ZERO, Bools, Floats, Ints
+from .params import Params
+from .records import new_record
+from .request_rows import blocks_for
+
+_FEW = 8
+
+
+@dataclass
+class RunningList:
+    """Who runs, from the left; behind the last all is 0, and `total` is inf.
+
+    *Tokens* of a request are prompt + sent ones; *computed* are those of them whose KV exists.
+    """
+
+    size: Ints  # [L] requests that run
+    request: Ints  # [L, W] place in the lane's row
+    tokens: Floats  # [L, W]
+    computed: Floats  # [L, W]
+    total: Floats  # [L, W] prompt + output tokens: whoever has so many has sent the last
+    held: Floats  # [L, W] blocks
+    share: Floats  # [L, W] tokens to compute in the next step
+    level: Ints  # [L, W] the larger, the sooner preempted, where that is by priority
+    decodes: Bools  # [L, W] whether it has sent a token since its admission
+    free: Floats  # [L] blocks
+    left: Floats  # [L] tokens of the budget that the next step does not use
+    peak: Floats  # [L] most blocks held so far
+    preempting: Bools  # [L] whether the batch made up last has preempted somebody
+    seen: Floats  # [L] who had arrived by then was known when the last batch was made up
+    stalls: Ints  # [L] such batches since a token was last sent
+    done: Ints  # [L] requests that have sent all their tokens
+    prefill_tokens: Floats  # [L] counters.Totals, as the others
+    recomputed_tokens: Floats  # [L]
+    running_steps: Floats  # [L]
+    block_steps: Floats  # [L]
+    params: InitVar[Params]
+
+    def __post_init__(self, params: Params) -> None:
+        self._params = params
+
+    @property
+    def width(self) -> int:
+        """Places that some lane uses."""
+        return int(self.size.max(initial=0))
+
+    # Making up a batch.
+
+    def give(self, lanes: Bools, share: Floats, need: Floats) -> None:
+        """The next step of `lanes` [L] computes `share`, for which `need` blocks are taken. Both [L, w]."""
+        width = share.shape[1]
+        rows = lanes[:, None]
+        self.held[:, :width] += need * rows
+        self.share[:, :width] = np.where(rows, share, self.share[:, :width])
+        self.free -= need.sum(axis=1) * lanes
+        self.left = np.where(lanes, self._params.budget - share.sum(axis=1), self.left)
+
+    def keep(self, lanes: Ints, stay: Bools, share: Floats, held: Floats, free: Floats, left: Floats) -> None:
+        """The same after somebody was preempted in `lanes`, all but those who `stay` [n, w]. Others [n, w], or [n]."""
+        width = share.shape[1]
+        self.share[lanes, :width], self.held[lanes, :width] = share, held
+        self.free[lanes], self.left[lanes] = free, left
+        self._remove(lanes, stay)
+
+    def note_made_up(self, lanes: Bools, preempting: Bools, seen: Floats) -> None:
+        """The batch of `lanes` is made up, of who had been `seen`; whether it has preempted somebody. All [L]."""
+        self.seen = np.where(lanes, seen, self.seen)
+        self.preempting = np.where(lanes, preempting, self.preempting)
+        self.stalls += lanes & preempting
+
+    def admit(
+        self,
+        lanes: Ints,
+        requests: Ints,
+        tokens: Floats,
+        total: Floats,
+        found: Floats,
+        share: Floats,
+        held: Floats,
+        taken: Floats,
+        level: Ints,
+    ) -> None:
+        """Requests join behind the others; `found` of their tokens are computed, `taken` of the blocks that they hold
+        were free. All [n], different lanes."""
+        place = self.size[lanes]
+        self._make_room(int(place.max()) + 1)
+        at = lanes * self.request.shape[1] + place
+        for array, values in (
+            (self.request, requests),
+            (self.tokens, tokens),
+            (self.computed, found),
+            (self.total, total),
+            (self.held, held),
+            (self.share, share),
+            (self.level, level),
+            (self.decodes, False),
+        ):
+            array.ravel()[at] = values
+        self.size[lanes] += 1
+        self.free[lanes] -= taken
+        self.left[lanes] -= share
+
+    # Steps.
+
+    def note_blocks(self, lanes: Bools, used: Floats) -> None:
+        """A step begins in `lanes`, with so many blocks held. Both [L]."""
+        self.peak = np.maximum(self.peak, used * lanes)
+        self.block_steps += used * lanes
+
+    def process(self, steps: Floats) -> Bools:
+        """The shares have been computed, and decodes have sent a token in each of `steps` [L] steps; the first is the
+        only one where a prompt is worked on. Returns who has sent a token. [L, w]"""
+        width = self.width
+        tokens, computed, running = self.tokens[:, :width], self.computed[:, :width], (steps > ZERO)[:, None]
+        share = self.share[:, :width] * running
+        computed += share
+        ends: Bools = (computed == tokens) & (share > ZERO)
+        computed += (steps - ONE)[:, None] * ends
+        tokens += steps[:, None] * ends
+        self.running_steps += steps * self.size
+        self.share[:, :width] *= ~running
+        self.stalls[ends.any(axis=1)] = 0
+        return ends
+
+    def start_decoding(self, lanes: Ints, places: Ints) -> None:
+        """Their prefill has ended. Both [n]."""
+        self.decodes[lanes, places] = True
+
+    def count_prefill(self, tokens: Floats, again: Floats) -> None:
+        """So many tokens were prefilled, `again` of them by requests that had been preempted. Both [L]."""
+        self.prefill_tokens += tokens
+        self.recomputed_tokens += again
+
+    def grow(self, lanes: Ints, held: Floats, more: Floats, sums: Floats) -> None:
+        """Decodes of `lanes` hold `held` [n, w] blocks at the end of a leap: `more` than at its first step, and `sums`
+        more in all its steps together. Both [n]."""
+        self.held[lanes, : held.shape[1]] = held
+        self.free[lanes] -= more
+        self.block_steps[lanes] += sums
+        used = self._params.num_blocks[lanes] - self.free[lanes]
+        self.peak[lanes] = np.maximum(self.peak[lanes], used)
+
+    def count_done(self, number: Ints) -> None:
+        """So many have sent their last token. [L]"""
+        self.done += number
+
+    def leave(self, lanes: Ints, stay: Bools, blocks: Floats) -> None:
+        """All but those who `stay` [n, w] leave `lanes`, and free `blocks` [n]."""
+        self.free[lanes] += blocks
+        self._remove(lanes, stay)
+
+    def _remove(self, lanes: Ints, stay: Bools) -> None:
+        width = stay.shape[1]
+        order = np.argsort(~stay, axis=1, kind="stable")
+        size = stay.sum(axis=1)
+        beyond = np.arange(width) >= size[:, None]
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array.ndim == 2:
+                rows = np.take_along_axis(array[lanes, :width], order, axis=1)
+                rows[beyond] = np.inf if field.name == "total" else 0
+                array[lanes, :width] = rows
+        self.size[lanes] = size
+
+    def _make_room(self, places: int) -> None:
+        have = self.request.shape[1]
+        if places <= have:
+            return
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array.ndim == 2:
+                wider = np.zeros((array.shape[0], max(places, 2 * have)), array.dtype)
+                if field.name == "total":
+                    wider[:] = np.inf
+                wider[:, :have] = array
+                setattr(self, field.name, wider)
+
+
+def new_running_list(params: Params, lanes: int) -> RunningList:
+    """Nobody runs in so many lanes: all, or none where no lists are kept."""
+    return new_record(
+        RunningList,
+        lanes,
+        request=np.zeros((lanes, _FEW), np.int64),
+        tokens=np.zeros((lanes, _FEW)),
+        computed=np.zeros((lanes, _FEW)),
+        total=np.full((lanes, _FEW), np.inf),
+        held=np.zeros((lanes, _FEW)),
+        share=np.zeros((lanes, _FEW)),
+        level=np.zeros((lanes, _FEW), np.int64),
+        decodes=np.zeros((lanes, _FEW), np.bool_),
+        free=params.num_blocks[:lanes].copy(),
+        params=params,
+    )
+
+
+def lacking(computed: Floats, share: Floats, held: Floats, block_size: Floats) -> Floats:
+    """Blocks that requests lack to compute their shares. All of one shape, or broadcast."""
+    lacks: Floats = blocks_for(computed + share, block_size) - held
+    return lacks
