@@ -113,7 +113,7 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
     if batch.pool is not None:
         arrival = np.minimum(arrival, np.minimum(batch.pool.next_arrival, batch.pool.next_aged))
         arrival = np.where(batch.pool.out_of_date, -np.inf, arrival)
-    arrival = np.where(admits, arrival, np.inf)
+    arrival = np.where(admits, np.where(running.seen == -np.inf, -np.inf, arrival), np.inf)
     arrival = arrival[rows]
     later = np.zeros(rows.size)
     if batch.any_async:

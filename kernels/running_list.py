@@ -38,7 +38,7 @@ class RunningList:
     left: Floats  # [L] tokens of the budget that the next step does not use
     peak: Floats  # [L] most blocks held so far
     preempting: Bools  # [L] whether the batch made up last has preempted somebody
-    seen: Floats  # [L] who had arrived by then was known when the last batch was made up
+    seen: Floats  # [L] who had arrived by then had a chance to join since blocks were last freed
     stalls: Ints  # [L] such batches since a token was last sent
     done: Ints  # [L] requests that have sent all their tokens
     prefill_tokens: Floats  # [L] counters.Totals, as the others
@@ -158,6 +158,7 @@ class RunningList:
     def leave(self, lanes: Ints, stay: Bools, blocks: Floats) -> None:
         """All but those who `stay` [n, w] leave `lanes`, and free `blocks` [n]."""
         self.free[lanes] += blocks
+        self.seen[lanes] = -np.inf  # who was seen and did not fit may do so now
         self._remove(lanes, stay)
 
     def _remove(self, lanes: Ints, stay: Bools) -> None:
