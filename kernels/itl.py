@@ -76,7 +76,7 @@ def _decoding(batch: Batch, lanes: Ints, emits: Bools | None) -> tuple[Ints, Int
     """Decoding requests of `lanes` [n]: the place of the lane in `lanes`, and the cell. Both [requests]"""
     if emits is not None:
         row, place = emits[lanes].nonzero()
-        return row, batch.cells(lanes[row], batch.running_list.request[lanes[row], place])
+        return row, batch.cells(lanes[row], batch.running_list.place[lanes[row], place])
     decodes = batch.decodes
     row, place, _ = spread(lanes * decodes.slot_columns + 1, decodes.decoding[lanes].astype(np.int64))
     return row, batch.cells(lanes[row], request_of(decodes.slots.ravel()[place]))

@@ -20,8 +20,8 @@ def step(batch: Batch) -> None:
     """Take the step of every lane that has one."""
     p, running, clock = batch.params, batch.running_list, batch.clock
     width = running.width
-    share, decodes = running.share[:, :width], running.decodes[:, :width]
-    goes = batch.due(share.any(axis=1))
+    share, decodes = running.share[:, :width], running.is_decoding[:, :width]
+    goes: Bools = batch.due(share.max(axis=1, initial=0) > ZERO)
     if not np.count_nonzero(goes):
         return
     tokens, computed = running.tokens[:, :width], running.computed[:, :width]
@@ -34,7 +34,7 @@ def step(batch: Batch) -> None:
 
     first, half, crossing = step_time_lines(batch, ALL, decoding, context)
     steps = _steps(batch, goes & ~prefills & (decoding == running.size), first, half, crossing)
-    steps = np.where(goes, np.maximum(steps, ONE), ZERO)
+    steps = np.maximum(steps, ONE) * goes
     end, emitting = end_after(begin, first, half, steps), decoding
     if np.count_nonzero(prefills):
         pairs = (piece * computed + pairs_of(piece)).sum(axis=1)
@@ -45,7 +45,7 @@ def step(batch: Batch) -> None:
         end = np.where(prefills, begin + seconds, end)
     end = np.where(goes, end, begin)
 
-    used = p.num_blocks - running.free
+    used = p.num_blocks - running.blocks_free
     running.note_blocks(goes, used)
     if batch.log is not None:
         _log(batch, batch.log, goes, (steps, first, half, end), (emitting, decoding + chunk, used))
@@ -62,7 +62,7 @@ def step(batch: Batch) -> None:
         itl.start(batch, *started, emits=True)
     _note_done(batch, ended, end)
     if batch.any_async:
-        make_up(batch, goes & p.is_async, np.where(steps > ONE, end_after(begin, first, half, steps - ONE), begin))
+        make_up(batch, goes & p.is_async, end_after(begin, first, half, np.maximum(steps - ONE, ZERO)))
 
 
 def _log(
@@ -80,14 +80,14 @@ def _log(
         return
     steps, first, half, end = (values[rows] for values in times)
     row, number, _ = spread(np.zeros(rows.size, np.int64), steps.astype(np.int64))
-    lane, number = rows[row], number.astype(np.float64)
-    begin = end_after(batch.clock.now[lane], first[row], half[row], number)
-    ends = np.where(steps[row] > ONE, end_after(batch.clock.now[lane], first[row], half[row], number + 1), end[row])
+    lane, before = rows[row], number.astype(np.float64)
+    begin = end_after(batch.clock.now[lane], first[row], half[row], before)
+    ends = np.where(steps[row] > ONE, end_after(batch.clock.now[lane], first[row], half[row], before + ONE), end[row])
     emitted, tokens, used = (values[lane] for values in counts)
     size, width = p.block_size_f[lane][:, None], running.width
     after = running.computed[lane, :width] + running.share[lane, :width]  # the first step
     room = running.held[lane, :width] * size - after
-    grown = np.where(_there(running.size[lane], width), np.ceil(np.maximum(number[:, None] - room, ZERO) / size), ZERO)
+    grown = np.where(_there(running.size[lane], width), np.ceil(np.maximum(before[:, None] - room, ZERO) / size), ZERO)
     blocks = np.where(p.num_blocks[lane] < NO_LIMIT, used + grown.sum(axis=1), ZERO)
     log.write(p.lane[lane], (begin, ends, running.size[lane].astype(np.float64), emitted, tokens, blocks))
 
@@ -97,12 +97,12 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
     last, and blocks are there for; elsewhere 1. [L]"""
     p, running, queue, clock = batch.params, batch.running_list, batch.queue, batch.clock
     width = running.width
-    steady = steady & ~running.preempting
+    steady = steady & ~running.has_preempted
     rows = steady.nonzero()[0]
     steps = np.ones(steady.size)
     if not rows.size:
         return steps
-    most = (running.total[rows, :width] - running.tokens[rows, :width]).min(axis=1)
+    most = (running.ends_at[rows, :width] - running.tokens[rows, :width]).min(axis=1)
     if crossing is not None:
         most = np.minimum(most, crossing[rows])
     if batch.paged:
@@ -112,7 +112,8 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
     arrival = np.where(queue.head_arrival > running.seen, queue.head_arrival, np.inf)
     if batch.pool is not None:
         arrival = np.minimum(arrival, np.minimum(batch.pool.next_arrival, batch.pool.next_aged))
-        arrival = np.where(batch.pool.out_of_date, -np.inf, arrival)
+        unplaced = (batch.pool.waiting > 0) & (batch.pool.placed_end == queue.head)
+        arrival = np.where(batch.pool.out_of_date | unplaced, -np.inf, arrival)
     arrival = np.where(admits, np.where(running.seen == -np.inf, -np.inf, arrival), np.inf)
     arrival = arrival[rows]
     later = np.zeros(rows.size)
@@ -140,8 +141,8 @@ def _steps_with_blocks(batch: Batch, lanes: Ints, most: Floats) -> Floats:
     p, running = batch.params, batch.running_list
     width = running.width
     size, computed = p.block_size_f[lanes], running.computed[lanes, :width]
-    held, free = running.held[lanes, :width].sum(axis=1), running.free[lanes] + ZERO
-    there = np.arange(width) < running.size[lanes][:, None]
+    held, free = running.held[lanes, :width].sum(axis=1), running.blocks_free[lanes] + ZERO
+    there = _there(running.size[lanes], width)
 
     def fit(rows: Ints | slice, number: Ints) -> Bools:
         tokens = computed[rows] + np.asarray(number, np.float64)[..., None]
@@ -161,14 +162,15 @@ def _grow(batch: Batch, lanes: Ints, steps: Floats) -> None:
     """Decodes of `lanes` have taken blocks in `steps` steps, the first of which had its own. Both [n]."""
     p, running = batch.params, batch.running_list
     width = running.width
-    size, held = p.block_size_f[lanes][:, None], running.held[lanes, :width]
-    there = np.arange(width) < running.size[lanes][:, None]
-    blocks = np.where(there & (p.num_blocks[lanes] < NO_LIMIT)[:, None], blocks_for(running.computed[lanes, :width], size), ZERO)
-    room = held * size - (running.computed[lanes, :width] - (steps[:, None] - ONE))  # after the first step
+    size, held, computed = p.block_size_f[lanes][:, None], running.held[lanes, :width], running.computed[lanes, :width]
+    there = _there(running.size[lanes], width)
+    counted = there & (p.num_blocks[lanes] < NO_LIMIT)[:, None]
+    blocks = np.where(counted, blocks_for(computed, size), ZERO)
+    room = held * size - (computed - (steps[:, None] - ONE))  # after the first step
     over = np.maximum(steps[:, None] - ONE - room, ZERO)
     turns = np.floor(over / size)
     sums = size * turns * (turns + ONE) / 2 + (over - turns * size) * (turns + ONE)
-    sums = np.where(there, sums, ZERO).sum(axis=1) + (steps - ONE) * (p.num_blocks[lanes] - running.free[lanes])
+    sums = np.where(there, sums, ZERO).sum(axis=1) + (steps - ONE) * (p.num_blocks[lanes] - running.blocks_free[lanes])
     running.grow(lanes, blocks, (blocks - held).sum(axis=1), sums)
 
 
@@ -177,10 +179,11 @@ def _end_prefills(batch: Batch, piece: Floats, ended: Bools, end: Floats) -> tup
     cells. Both [n]."""
     running, times = batch.running_list, batch.times
     lanes, places = piece.nonzero()
-    cells = batch.cells(lanes, running.request[lanes, places])
+    cells = batch.cells(lanes, running.place[lanes, places])
     tokens = piece[lanes, places]
     again = tokens * (times.preemptions[cells] > 0)
-    running.count_prefill(piece.sum(axis=1), np.bincount(lanes, again, end.size))
+    running.count_prefill(lanes, tokens)
+    batch.counts.recompute(lanes, again)
     sent = ended[lanes, places]
     lanes, places, cells = lanes[sent], places[sent], cells[sent]
     running.start_decoding(lanes, places)
@@ -193,25 +196,22 @@ def _note_done(batch: Batch, ended: Bools, end: Floats) -> None:
     """Of whom has sent a token [L, w], some have sent their last."""
     running = batch.running_list
     width = ended.shape[1]
-    lanes, places = (ended & (running.tokens[:, :width] == running.total[:, :width])).nonzero()
+    lanes, places = (ended & (running.tokens[:, :width] == running.ends_at[:, :width])).nonzero()
     if not lanes.size:
         return
-    batch.times.finish(batch.cells(lanes, running.request[lanes, places]), end[lanes])
-    number = np.bincount(lanes, minlength=end.size)
-    running.count_done(number)
-    if batch.router is not None:
-        batch.inflow.finish(np.bincount(lanes, running.total[lanes, places], end.size))
+    batch.times.finish(batch.cells(lanes, running.place[lanes, places]), end[lanes])
+    running.end(lanes, running.ends_at[lanes, places])
 
 
 def let_go(batch: Batch) -> None:
     """Whoever has sent the last token leaves; the blocks are free from the next step on."""
-    p, running = batch.params, batch.running_list
-    width = running.width
-    over = running.tokens[:, :width] == running.total[:, :width]
-    lanes = batch.due(over.any(axis=1)).nonzero()[0]
+    running = batch.running_list
+    lanes = batch.due(running.ended > 0).nonzero()[0]
     if not lanes.size:
         return
-    over = over[lanes]
+    batch.inflow.finish(running.count_done(lanes))
+    width = running.width
+    over = running.tokens[lanes, :width] == running.ends_at[lanes, :width]
     batch.decodes.leave(np.bincount(lanes, over.sum(axis=1), batch.clock.now.size))
     running.leave(lanes, _there(running.size[lanes], width) & ~over, (running.held[lanes, :width] * over).sum(axis=1))
 

@@ -46,23 +46,32 @@ def observe(batch: Batch, lane: int) -> Observation | None:
         requests: Ints = batch.cells(np.full(places.size, index), places.astype(np.int64)) - out
         return requests
 
+    if batch.any_priority:
+        emitted[:] = batch.times.sent[out : out + n]
     finished = ~np.isnan(batch.times.finish_s[out : out + n])
     status[finished] = FINISHED
     emitted[finished] = (total - prompt)[finished]
 
-    slots = batch.decodes.slots[index, 1 : 1 + int(batch.decodes.decoding[index])]
-    decoding = of_places(request_of(slots))
-    status[decoding] = DECODE
-    emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - clock.tick[index])
-    # A decoding request grows at the beginning of a step, for the token that the last step emitted.
-    blocks[decoding] = blocks_for(prompt[decoding] + emitted[decoding] - 1, size)
+    if batch.listed:
+        running, number = batch.running_list, int(batch.running_list.size[index])
+        listed = of_places(running.place[index, :number])
+        status[listed] = np.where(running.is_decoding[index, :number], DECODE, PREFILL)
+        emitted[listed] = running.tokens[index, :number] - prompt[listed]
+        blocks[listed] = running.held[index, :number]
+    else:
+        slots = batch.decodes.slots[index, 1 : 1 + int(batch.decodes.decoding[index])]
+        decoding = of_places(request_of(slots))
+        status[decoding] = DECODE
+        emitted[decoding] = total[decoding] - prompt[decoding] - (end_of(slots) - clock.tick[index])
+        # A decoding request grows at the beginning of a step, for the token that the last step emitted.
+        blocks[decoding] = blocks_for(prompt[decoding] + emitted[decoding] - 1, size)
 
     first, top = int(waiting.preempted_waiting[index]), int(waiting.preempted_size[index])
     preempted = of_places(waiting.preempted_request[index, :top])
     emitted[preempted] = waiting.preempted_tokens[index, :top] - prompt[preempted]
     head = int(waiting.head[index])
     fresh = of_places(np.arange(batch.prefills.first_prefill[index], head))
-    for prefilling in (preempted[first:], fresh):
+    for prefilling in () if batch.listed else (preempted[first:], fresh):
         status[prefilling] = PREFILL
         blocks[prefilling] = blocks_for(prompt[prefilling] + emitted[prefilling], size)
         if p.takes_chunks[index]:  # of whom one alone is in prefill between steps
@@ -75,8 +84,8 @@ def observe(batch: Batch, lane: int) -> Observation | None:
     else:
         # Preempted before their first token, then those never admitted, whether they are tentative or not.
         kept = of_places(np.arange(head, max(head, int(batch.pool.admitted_end[index]))))
-        known = np.ones(n, np.bool_)
-        known[of_places(np.arange(batch.pool.admitted_end[index]))] = False
+        known = status == WAITING
+        known[preempted if batch.listed else of_places(np.arange(batch.pool.admitted_end[index]))] = False
         behind = np.concatenate([kept, batch.pool.served(index, (known & (arrival <= now)).nonzero()[0], now)])
     queue = np.concatenate([preempted[:first][::-1], behind])
     if p.num_blocks[index] == NO_LIMIT:

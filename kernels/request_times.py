@@ -63,7 +63,9 @@ class RequestTimes:
         self.itl_max_s[cells] = np.fmax(self.itl_max_s[cells], itl_s)
 
 
-def new_request_times(cells: int, *, routed: bool = False, itl: bool = False, by_priority: bool = False) -> RequestTimes:
+def new_request_times(
+    cells: int, *, routed: bool = False, itl: bool = False, by_priority: bool = False
+) -> RequestTimes:
     """Times of `cells` requests, to none of which anything has happened."""
     first, finish, admitted = (np.full(cells, np.nan) for _ in range(3))
     longest, last = (np.full(cells * itl, np.nan) for _ in range(2))

@@ -18,7 +18,7 @@ def route(batch: Batch) -> None:
     """Route one request in every group that has nothing else to do before it arrives."""
     router, inflow = batch.router, batch.inflow
     assert router is not None
-    waiting = batch.queue.head < inflow.routed if not batch.listed else batch.running_list.done < inflow.routed
+    waiting = batch.queue.head < inflow.routed if not batch.listed else batch.running_list.number_done < inflow.routed
     blocked = (batch.clock.now < inflow.horizon) & ((batch.decodes.running > 0) | waiting)
     groups = router.ready(blocked)
     if not groups.size:
@@ -101,7 +101,7 @@ def not_done(batch: Batch, lanes: Ints, arrival: Floats) -> Floats:
     """Requests that are not done. Shapes alike."""
     queue, decodes, rules = batch.queue, batch.decodes, batch.rules
     if batch.listed:
-        left: Floats = (batch.inflow.routed - batch.running_list.done)[lanes].astype(np.float64)
+        left: Floats = (batch.inflow.routed - batch.running_list.number_done)[lanes].astype(np.float64)
         return left
     number, head = batch.inflow.routed[lanes], queue.head[lanes]
     outstanding: Floats

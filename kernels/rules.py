@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 LISTED = "running list"
 """The row of phases.PHASES of instances that keep a running list (running_list.py)."""
 

@@ -20,29 +20,30 @@ _FEW = 8
 
 @dataclass
 class RunningList:
-    """Who runs, from the left; behind the last all is 0, and `total` is inf.
+    """Who runs, from the left; behind the last all is 0, and `ends_at` is inf.
 
     *Tokens* of a request are prompt + sent ones; *computed* are those of them whose KV exists.
     """
 
     size: Ints  # [L] requests that run
-    request: Ints  # [L, W] place in the lane's row
+    place: Ints  # [L, W] of the request in the lane's row
     tokens: Floats  # [L, W]
     computed: Floats  # [L, W]
-    total: Floats  # [L, W] prompt + output tokens: whoever has so many has sent the last
+    ends_at: Floats  # [L, W] prompt + output tokens: whoever has so many has sent the last
     held: Floats  # [L, W] blocks
     share: Floats  # [L, W] tokens to compute in the next step
     level: Ints  # [L, W] the larger, the sooner preempted, where that is by priority
-    decodes: Bools  # [L, W] whether it has sent a token since its admission
-    free: Floats  # [L] blocks
+    is_decoding: Bools  # [L, W] whether it has sent a token since its admission
+    blocks_free: Floats  # [L]
     left: Floats  # [L] tokens of the budget that the next step does not use
-    peak: Floats  # [L] most blocks held so far
-    preempting: Bools  # [L] whether the batch made up last has preempted somebody
+    most_held: Floats  # [L] most blocks held so far
+    has_preempted: Bools  # [L] whether the batch made up last has preempted somebody
     seen: Floats  # [L] who had arrived by then had a chance to join since blocks were last freed
     stalls: Ints  # [L] such batches since a token was last sent
-    done: Ints  # [L] requests that have sent all their tokens
+    ended: Ints  # [L] requests that have sent all their tokens and not left
+    ended_tokens: Floats  # [L] prompt + output tokens of those
+    number_done: Ints  # [L] requests that have left
     prefill_tokens: Floats  # [L] counters.Totals, as the others
-    recomputed_tokens: Floats  # [L]
     running_steps: Floats  # [L]
     block_steps: Floats  # [L]
     params: InitVar[Params]
@@ -63,20 +64,20 @@ class RunningList:
         rows = lanes[:, None]
         self.held[:, :width] += need * rows
         self.share[:, :width] = np.where(rows, share, self.share[:, :width])
-        self.free -= need.sum(axis=1) * lanes
+        self.blocks_free -= need.sum(axis=1) * lanes
         self.left = np.where(lanes, self._params.budget - share.sum(axis=1), self.left)
 
     def keep(self, lanes: Ints, stay: Bools, share: Floats, held: Floats, free: Floats, left: Floats) -> None:
         """The same after somebody was preempted in `lanes`, all but those who `stay` [n, w]. Others [n, w], or [n]."""
         width = share.shape[1]
         self.share[lanes, :width], self.held[lanes, :width] = share, held
-        self.free[lanes], self.left[lanes] = free, left
+        self.blocks_free[lanes], self.left[lanes] = free, left
         self._remove(lanes, stay)
 
     def note_made_up(self, lanes: Bools, preempting: Bools, seen: Floats) -> None:
         """The batch of `lanes` is made up, of who had been `seen`; whether it has preempted somebody. All [L]."""
         self.seen = np.where(lanes, seen, self.seen)
-        self.preempting = np.where(lanes, preempting, self.preempting)
+        self.has_preempted = np.where(lanes, preempting, self.has_preempted)
         self.stalls += lanes & preempting
 
     def admit(
@@ -95,27 +96,27 @@ class RunningList:
         were free. All [n], different lanes."""
         place = self.size[lanes]
         self._make_room(int(place.max()) + 1)
-        at = lanes * self.request.shape[1] + place
+        at = lanes * self.place.shape[1] + place
         for array, values in (
-            (self.request, requests),
+            (self.place, requests),
             (self.tokens, tokens),
             (self.computed, found),
-            (self.total, total),
+            (self.ends_at, total),
             (self.held, held),
             (self.share, share),
             (self.level, level),
-            (self.decodes, False),
+            (self.is_decoding, False),
         ):
             array.ravel()[at] = values
         self.size[lanes] += 1
-        self.free[lanes] -= taken
+        self.blocks_free[lanes] -= taken
         self.left[lanes] -= share
 
     # Steps.
 
     def note_blocks(self, lanes: Bools, used: Floats) -> None:
         """A step begins in `lanes`, with so many blocks held. Both [L]."""
-        self.peak = np.maximum(self.peak, used * lanes)
+        self.most_held = np.maximum(self.most_held, used * lanes)
         self.block_steps += used * lanes
 
     def process(self, steps: Floats) -> Bools:
@@ -135,29 +136,38 @@ class RunningList:
 
     def start_decoding(self, lanes: Ints, places: Ints) -> None:
         """Their prefill has ended. Both [n]."""
-        self.decodes[lanes, places] = True
+        self.is_decoding[lanes, places] = True
 
-    def count_prefill(self, tokens: Floats, again: Floats) -> None:
-        """So many tokens were prefilled, `again` of them by requests that had been preempted. Both [L]."""
-        self.prefill_tokens += tokens
-        self.recomputed_tokens += again
+    def count_prefill(self, lanes: Ints, tokens: Floats) -> None:
+        """So many tokens were prefilled. Both [n]."""
+        np.add.at(self.prefill_tokens, lanes, tokens)
 
     def grow(self, lanes: Ints, held: Floats, more: Floats, sums: Floats) -> None:
         """Decodes of `lanes` hold `held` [n, w] blocks at the end of a leap: `more` than at its first step, and `sums`
         more in all its steps together. Both [n]."""
         self.held[lanes, : held.shape[1]] = held
-        self.free[lanes] -= more
+        self.blocks_free[lanes] -= more
         self.block_steps[lanes] += sums
-        used = self._params.num_blocks[lanes] - self.free[lanes]
-        self.peak[lanes] = np.maximum(self.peak[lanes], used)
+        used = self._params.num_blocks[lanes] - self.blocks_free[lanes]
+        self.most_held[lanes] = np.maximum(self.most_held[lanes], used)
 
-    def count_done(self, number: Ints) -> None:
-        """So many have sent their last token. [L]"""
-        self.done += number
+    def end(self, lanes: Ints, total: Floats) -> None:
+        """Requests of `total` tokens have sent their last. Both [n]."""
+        np.add.at(self.ended, lanes, 1)
+        np.add.at(self.ended_tokens, lanes, total)
+
+    def count_done(self, lanes: Ints) -> Floats:
+        """Those of `lanes` [n] that have ended are done; their tokens. [L]"""
+        self.number_done[lanes] += self.ended[lanes]
+        self.ended[lanes] = 0
+        tokens = np.zeros(self.number_done.size)
+        tokens[lanes] = self.ended_tokens[lanes]
+        self.ended_tokens[lanes] = 0
+        return tokens
 
     def leave(self, lanes: Ints, stay: Bools, blocks: Floats) -> None:
         """All but those who `stay` [n, w] leave `lanes`, and free `blocks` [n]."""
-        self.free[lanes] += blocks
+        self.blocks_free[lanes] += blocks
         self.seen[lanes] = -np.inf  # who was seen and did not fit may do so now
         self._remove(lanes, stay)
 
@@ -170,19 +180,19 @@ class RunningList:
             array = getattr(self, field.name)
             if array.ndim == 2:
                 rows = np.take_along_axis(array[lanes, :width], order, axis=1)
-                rows[beyond] = np.inf if field.name == "total" else 0
+                rows[beyond] = np.inf if field.name == "ends_at" else 0
                 array[lanes, :width] = rows
         self.size[lanes] = size
 
     def _make_room(self, places: int) -> None:
-        have = self.request.shape[1]
+        have = self.place.shape[1]
         if places <= have:
             return
         for field in fields(self):
             array = getattr(self, field.name)
             if array.ndim == 2:
                 wider = np.zeros((array.shape[0], max(places, 2 * have)), array.dtype)
-                if field.name == "total":
+                if field.name == "ends_at":
                     wider[:] = np.inf
                 wider[:, :have] = array
                 setattr(self, field.name, wider)
@@ -193,15 +203,15 @@ def new_running_list(params: Params, lanes: int) -> RunningList:
     return new_record(
         RunningList,
         lanes,
-        request=np.zeros((lanes, _FEW), np.int64),
+        place=np.zeros((lanes, _FEW), np.int64),
         tokens=np.zeros((lanes, _FEW)),
         computed=np.zeros((lanes, _FEW)),
-        total=np.full((lanes, _FEW), np.inf),
+        ends_at=np.full((lanes, _FEW), np.inf),
         held=np.zeros((lanes, _FEW)),
         share=np.zeros((lanes, _FEW)),
         level=np.zeros((lanes, _FEW), np.int64),
-        decodes=np.zeros((lanes, _FEW), np.bool_),
-        free=params.num_blocks[:lanes].copy(),
+        is_decoding=np.zeros((lanes, _FEW), np.bool_),
+        blocks_free=params.num_blocks[:lanes].copy(),
         params=params,
     )
 

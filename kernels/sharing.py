@@ -38,9 +38,9 @@ def make_up(batch: Batch, lanes: Bools, seen: Floats) -> None:
         _refresh(batch, (lanes & (running.size < batch.params.max_running)).nonzero()[0])
     cap = _cap(batch, seen) if batch.any_capped else None
     _go_on(batch, lanes, seen, cap)
-    if batch.any_priority and running.preempting.any():
+    if batch.any_priority and running.has_preempted.any():
         _refresh(batch, _NOBODY)
-    ready = lanes & ~running.preempting & (queue.head_arrival <= seen) & (running.left > ZERO)
+    ready = lanes & ~running.has_preempted & (queue.head_arrival <= seen) & (running.left > ZERO)
     ready &= running.size < batch.params.max_running
     _begin(batch, ready.nonzero()[0], seen, cap)
 
@@ -54,7 +54,7 @@ def _go_on(batch: Batch, lanes: Bools, seen: Floats, cap: Floats | None) -> None
     tokens, computed = running.tokens[:, :width], running.computed[:, :width]
     wanted = tokens - computed
     if batch.any_async:
-        wanted *= tokens < running.total[:, :width]  # the last token is sent in the step under way
+        wanted *= tokens < running.ends_at[:, :width]  # the last token is sent in the step under way
     if cap is not None:
         wanted = np.minimum(wanted, cap[:, None])
     share = wanted
@@ -66,7 +66,7 @@ def _go_on(batch: Batch, lanes: Bools, seen: Floats, cap: Floats | None) -> None
     if batch.paged:
         need = lacking(computed, share, running.held[:, :width], p.block_size_f[:, None])
         need *= p.num_blocks[:, None] < NO_LIMIT
-        preempting = lanes & (need.sum(axis=1) > running.free)
+        preempting = lanes & (need.sum(axis=1) > running.blocks_free)
         running.give(lanes & ~preempting, share, need)
         short = preempting.nonzero()[0]
         if short.size:
@@ -84,13 +84,16 @@ def _cap(batch: Batch, seen: Floats) -> Floats:
         waiting = (next_two <= seen).sum(axis=0)
     else:
         waiting = pool.waiting + pool.placed_end - queue.head
-    return np.where(batch.running_list.size + queue.preempted_waiting + waiting > 1, p.most_share, np.inf)
+    together = batch.running_list.size + queue.preempted_waiting + waiting
+    capped: Floats = np.where(together > 1, p.most_share, np.inf)
+    return capped
 
 
 def _within(wanted: Floats, budget: Floats) -> Floats:
     """What each gets of a budget, in order. [n, w], [n]"""
     before = wanted.cumsum(axis=1) - wanted
-    return np.minimum(np.maximum(budget[:, None] - before, ZERO), wanted)
+    gets: Floats = np.minimum(np.maximum(budget[:, None] - before, ZERO), wanted)
+    return gets
 
 
 def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
@@ -100,7 +103,7 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
     n, width = wanted.shape
     size, wanted = p.block_size_f[lanes][:, None], wanted.copy()
     computed, held = running.computed[lanes, :width], running.held[lanes, :width]
-    free, left, share = running.free[lanes], p.budget[lanes].copy(), np.zeros((n, width))
+    free, left, share = running.blocks_free[lanes], p.budget[lanes].copy(), np.zeros((n, width))
     place = np.arange(width)
     alive = place < running.size[lanes][:, None]
     at = np.zeros(n, np.int64)  # who asks next
@@ -148,11 +151,11 @@ def _victims(running: RunningList, lanes: Ints, alive: Bools, by_priority: Bools
 def _preempt(batch: Batch, lanes: Ints, places: Ints) -> None:
     """Requests of `lanes` wait again, at `places` of the running list until now. Both [n], different lanes."""
     running, queue, p = batch.running_list, batch.queue, batch.params
-    request, tokens = running.request[lanes, places], running.tokens[lanes, places]
+    request, tokens = running.place[lanes, places], running.tokens[lanes, places]
     cells = batch.cells(lanes, request)
     batch.decodes.stop_prefill(lanes)
     batch.times.preempt(cells)
-    waits = tokens < running.total[lanes, places]  # else it sends its last token in the step under way
+    waits = tokens < running.ends_at[lanes, places]  # else it sends its last token in the step under way
     back = waits & p.by_priority[lanes]
     rows = back.nonzero()[0]
     if rows.size:
@@ -192,11 +195,10 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
         blocks = np.where(paged, blocks_for(found + share, size), ZERO)
         asked = np.where(p.chunk_fits[lanes] | ~paged, blocks, blocks_for(tokens, size))
         asked = asked + taken + np.where(running.size[lanes] > 0, p.spare[lanes], ZERO)
-        fits = (asked <= running.free[lanes]) & ((share == wanted) | ~p.unsplit[lanes])
+        fits = (asked <= running.blocks_free[lanes]) & ((share == wanted) | ~p.unsplit[lanes])
         if not fits.all():
             lanes, request, tokens, at, cells, found, share, blocks, taken, again = (
-                values[fits]
-                for values in (lanes, request, tokens, at, cells, found, share, blocks, taken, again)
+                values[fits] for values in (lanes, request, tokens, at, cells, found, share, blocks, taken, again)
             )
             if not lanes.size:
                 return

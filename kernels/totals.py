@@ -44,8 +44,8 @@ def _of_running_list(batch: Batch, lanes: Ints) -> dict[str, Floats]:
     return {
         "steps": clock.tick[lanes],
         "prefill_tokens": running.prefill_tokens[lanes],
-        "recomputed_tokens": running.recomputed_tokens[lanes],
-        "peak_blocks": np.where(counted, running.peak[lanes], 0),
+        "recomputed_tokens": batch.counts.recomputed_tokens[lanes],
+        "peak_blocks": np.where(counted, running.most_held[lanes], 0),
         "running_steps": running.running_steps[lanes],
         "block_steps": np.where(counted, running.block_steps[lanes], 0),
         "busy_s": clock.now[lanes] - clock.idle_s[lanes],

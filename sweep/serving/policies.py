@@ -23,6 +23,15 @@ MEMORIES: dict[str, str] = {
     "unlimited": "KV memory never runs out",
 }
 SCHEDULED = ("paged", "unlimited")  # memories of instances that follow docs/scheduler.md
+VLLM_OPTIONS = (
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "reserve_full_isl",
+    "watermark",
+    "max_model_len",
+    "async_scheduling",
+)
+"""Options of policy "vllm" beside `token_budget`, under vLLM's names; defaults are vLLM's."""
 DEFAULTS = {"token_budget": 512, "chunk_budget": 512, "max_tokens": 4096}
 """Options of policies, and their values where an experiment gives none."""
 

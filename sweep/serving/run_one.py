@@ -35,11 +35,11 @@ def run_scheduler(
     memory: SchedulerMemoryName | None = None,
     order: OrderName = DEFAULT_ORDER,
     max_wait_s: float | None = None,
-    reserve_full_isl: bool | None = None,
-    watermark: float | None = None,
-    enable_chunked_prefill: bool | None = None,
-    max_model_len: int | None = None,
     long_prefill_token_threshold: int = 0,
+    enable_chunked_prefill: bool = True,
+    reserve_full_isl: bool = True,
+    watermark: float = 0.0,
+    max_model_len: int | None = None,
     async_scheduling: bool = False,
     enable_prefix_caching: bool = False,
     max_num_seqs: int | None = None,
@@ -59,10 +59,10 @@ def run_scheduler(
         Tokens of a prefill batch of "prefill_first"; under another policy any value but the default is an error.
     memory
         "paged" or "unlimited". None: paged if `block_size` is given, else unlimited.
-    reserve_full_isl, watermark, enable_chunked_prefill, max_model_len
+    long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
         See `Scheduler`; of policy "vllm" only.
-    long_prefill_token_threshold, enable_prefix_caching
-        Not known yet: must be 0 and False.
+    enable_prefix_caching
+        Not known yet: must be False.
     max_num_seqs, max_num_batched_tokens, num_gpu_blocks
         vLLM's names for `max_running`, `token_budget`, and `num_blocks` + 1. None: ours are given.
     on_reject
@@ -105,11 +105,11 @@ def run_scheduler(
         max_tokens=used_or_none("max_tokens", max_tokens, policy, "unlimited" if block_size is None else "paged"),
         order=order,
         max_wait_s=max_wait_s,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        enable_chunked_prefill=enable_chunked_prefill,
         reserve_full_isl=reserve_full_isl,
         watermark=watermark,
-        enable_chunked_prefill=enable_chunked_prefill,
         max_model_len=max_model_len,
-        long_prefill_token_threshold=long_prefill_token_threshold,
         async_scheduling=async_scheduling,
     )
     return _run(scheduler, on_reject)
@@ -129,6 +129,12 @@ def run_colocated(
     block_size: int | None = None,
     num_blocks: int | None = None,
     token_budget: int | None = None,
+    long_prefill_token_threshold: int = 0,
+    enable_chunked_prefill: bool = True,
+    reserve_full_isl: bool = True,
+    watermark: float = 0.0,
+    max_model_len: int | None = None,
+    async_scheduling: bool = False,
     order: OrderName = DEFAULT_ORDER,
     max_wait_s: float | None = None,
     router: RouterName = DEFAULT_ROUTER,
@@ -144,6 +150,8 @@ def run_colocated(
         The N requests, and how long the steps of an instance take.
     n_instances, policy, memory, max_running, block_size, num_blocks, token_budget, order, max_wait_s
         See `Colocated`.
+    long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
+        See `Scheduler`; of policy "vllm" only.
     chunk_budget, max_tokens
         See `Colocated`; under a policy or memory that does not use them any value but the default is an error.
     router, router_seed, rate
@@ -174,6 +182,12 @@ def run_colocated(
         block_size=block_size,
         num_blocks=num_blocks,
         token_budget=token_budget,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        enable_chunked_prefill=enable_chunked_prefill,
+        reserve_full_isl=reserve_full_isl,
+        watermark=watermark,
+        max_model_len=max_model_len,
+        async_scheduling=async_scheduling,
         order=order,
         max_wait_s=max_wait_s,
         router=router,

@@ -18,7 +18,7 @@ from ..kernels.slots import NEVER_FINISHES
 from ..measures.system_results import SystemResults
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, OrderName, check_order
-from .policies import DEFAULTS, SCHEDULED, PolicyName, policy_of
+from .policies import DEFAULTS, SCHEDULED, VLLM_OPTIONS, PolicyName, policy_of
 from .queue import Queue
 from .queues import Queues
 from .run import run_systems
@@ -61,20 +61,18 @@ class Scheduler(CheckedSystem):
         Who is admitted next: "arrival", "shortest_prompt" or "priority".
     max_wait_s
         Who has waited so many seconds goes first; of "shortest_prompt" only. None: nobody does.
-    reserve_full_isl
-        Whether an admission asks for the blocks of all tokens, not only those of its first step; of "vllm" only. None:
-        it does.
-    enable_chunked_prefill
-        Whether prompts may be split; of "vllm" only. If not, requests of more tokens than `token_budget` are refused.
-        None: they may.
-    max_model_len
-        Requests of more tokens, prompt and output, are refused; of "vllm" only. None: no limit.
     long_prefill_token_threshold
-        Tokens of a request in a step while others run or wait; of "vllm" only. 0: no limit.
-    async_scheduling
-        Whether the batch of a step is fixed when the one before begins (docs/vllm.md); of "vllm" only.
+        Most tokens of a request in a step while others run or wait; of "vllm" only, as all that follow. 0: no limit.
+    enable_chunked_prefill
+        Whether prompts may be split. If not, requests of more tokens than `token_budget` are refused.
+    reserve_full_isl
+        Whether an admission asks for the blocks of all tokens, not only for those of its first step.
     watermark
-        Part of the blocks, from 0 to 1, that an admission leaves free while others run; of "vllm" only. None: 0.
+        Part of the blocks, from 0 to 1, that an admission leaves free while others run.
+    max_model_len
+        Requests of more tokens, prompt and output, are refused. None: no limit.
+    async_scheduling
+        Whether the batch of a step is fixed when the one before begins (docs/vllm.md).
     rate
         Arrival = workload.arrival_s / rate.
 
@@ -99,40 +97,18 @@ class Scheduler(CheckedSystem):
     order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
     rate: float = 1.0
-    reserve_full_isl: bool | None = None
-    watermark: float | None = None
-    enable_chunked_prefill: bool | None = None
-    max_model_len: int | None = None
     long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    reserve_full_isl: bool = True
+    watermark: float = 0.0
+    max_model_len: int | None = None
     async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         self._check_step("step")
         self._check_traffic()
         check_order(self.order, self.max_wait_s, self.workload)
-        for name in ("reserve_full_isl", "watermark"):
-            value = getattr(self, name)
-            if value is not None and (self.policy != "vllm" or self.block_size is None):
-                raise ValueError(f"{name}={value!r}: has no effect but under policy 'vllm' with paged memory")
-        for name in ("long_prefill_token_threshold", "async_scheduling"):
-            if getattr(self, name) and self.policy != "vllm":
-                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under policy {self.policy!r}")
-        checks.whether("async_scheduling", self.async_scheduling)
-        self._keep(
-            "long_prefill_token_threshold",
-            checks.whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0),
-        )
-        for name in ("enable_chunked_prefill", "max_model_len"):
-            if getattr(self, name) is not None and self.policy != "vllm":
-                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under policy {self.policy!r}")
-        if self.enable_chunked_prefill not in (None, True, False):
-            raise ValueError(f"enable_chunked_prefill={self.enable_chunked_prefill!r}: must be True or False")
-        if self.max_model_len is not None:
-            self._keep("max_model_len", checks.whole("max_model_len", self.max_model_len, 2))
-        if self.reserve_full_isl not in (None, True, False):
-            raise ValueError(f"reserve_full_isl={self.reserve_full_isl!r}: must be True or False")
-        if self.watermark is not None and not 0 <= self.watermark <= 1:
-            raise ValueError(f"watermark={self.watermark!r}: must be from 0 to 1")
+        self._check_vllm_options()
         memory = "unlimited" if self.block_size is None else "paged"
         options = policy_of(self.policy, memory).options[memory]
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))
@@ -156,6 +132,24 @@ class Scheduler(CheckedSystem):
         if self._most_steps() >= NEVER_FINISHES:
             most = self._most_steps()
             raise ValueError(f"workload: could take {most} steps, must be fewer than {NEVER_FINISHES:.0f}")
+
+    def _check_vllm_options(self) -> None:
+        self._keep(
+            "long_prefill_token_threshold",
+            checks.whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0),
+        )
+        for name in ("enable_chunked_prefill", "reserve_full_isl", "async_scheduling"):
+            self._keep(name, checks.whether(name, getattr(self, name)))
+        self._keep("watermark", checks.between("watermark", self.watermark, 0, 1))
+        if self.max_model_len is not None:
+            self._keep("max_model_len", checks.whole("max_model_len", self.max_model_len, 2))
+        for name in VLLM_OPTIONS:
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                if self.policy != "vllm":
+                    raise ValueError(f"{name}={value!r}: has no effect under policy {self.policy!r}")
+                if self.block_size is None and name in ("reserve_full_isl", "watermark"):
+                    raise ValueError(f"{name}={value!r}: has no effect under unlimited memory")
 
     def _most_steps(self) -> int:
         """More steps than it can take without preemptions: each emits a token, or is one of a prompt's pieces."""
@@ -191,7 +185,7 @@ class Scheduler(CheckedSystem):
     def capacity_tokens(self) -> float:
         """KV tokens that the blocks hold; inf under unlimited memory."""
         most = np.inf if self.max_model_len is None else float(self.max_model_len - 1)  # the last token is not cached
-        if self.enable_chunked_prefill is False and self.token_budget is not None:
+        if not self.enable_chunked_prefill and self.token_budget is not None:
             most = min(most, float(self.token_budget - 1))
         if self.block_size is None or self.num_blocks is None:
             return most
@@ -220,9 +214,10 @@ class Scheduler(CheckedSystem):
             max_wait_s=self.max_wait_s,
             most_share=self.long_prefill_token_threshold or None,
             is_async=self.async_scheduling,
-            unsplit=self.enable_chunked_prefill is False,
-            chunk_fits=self.reserve_full_isl is False,
-            spare_blocks=int((self.watermark or 0) * ((self.num_blocks or 0) + 1)),  # vLLM counts its null block
+            unsplit=not self.enable_chunked_prefill,
+            chunk_fits=not self.reserve_full_isl,
+            # vLLM counts a block that it never hands out.
+            spare_blocks=int(self.watermark * (min(self.num_blocks or 0, UNLIMITED_TOKENS) + 1)),
         )
 
 

@@ -14,7 +14,7 @@ from ..hardware.step_times import kv_transfer_time
 from ..hardware.steps import KNOWS_CHIP, Step
 from ..workloads.workload import Workload
 from .orders import DEFAULT_ORDER, OrderName, check_order
-from .policies import DEFAULTS, MemoryName, PolicyName, policy_of
+from .policies import DEFAULTS, VLLM_OPTIONS, MemoryName, PolicyName, policy_of
 from .queue import Queue
 from .roles import check_decode_memory, decode_capacity, decode_stage, prefill_stage
 from .routers import DEFAULT_ROUTER, RouterName
@@ -53,6 +53,8 @@ class Colocated(RoutedSystem):
         Prompt tokens of a prefill batch, of "prefill_first" only. None: 4096 there.
     max_running, block_size, num_blocks, token_budget
         See `Scheduler`, which an instance is without reserved memory. None: under reserved memory.
+    long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
+        See `Scheduler`; of "vllm" only.
     order, max_wait_s
         See `Scheduler`: who is admitted next.
     router, router_seed
@@ -82,6 +84,12 @@ class Colocated(RoutedSystem):
     block_size: int | None = None
     num_blocks: int | None = None
     token_budget: int | None = None
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    reserve_full_isl: bool = True
+    watermark: float = 0.0
+    max_model_len: int | None = None
+    async_scheduling: bool = False
     order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
     router: RouterName = DEFAULT_ROUTER
@@ -106,6 +114,9 @@ class Colocated(RoutedSystem):
                 self._keep(name, getattr(self.scheduler(), name))
             return
         self._refuse("under reserved memory", "max_running", "block_size", "num_blocks", "token_budget")
+        for name in VLLM_OPTIONS:
+            if getattr(self, name) != getattr(type(self), name):
+                raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under reserved memory")
         used = policy_of(self.policy, self.memory).options[self.memory]
         for name in ("chunk_budget", "max_tokens"):
             if name not in used:
@@ -132,6 +143,7 @@ class Colocated(RoutedSystem):
             order=self.order,
             max_wait_s=self.max_wait_s,
             rate=self.rate,
+            **{name: getattr(self, name) for name in VLLM_OPTIONS},
         )
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 from servesweep import ConstantStepTime, make_workload
 from servesweep.kernels.counters import COUNTERS
 from servesweep.kernels.phases import NAMES, PHASES, steps_of
-from servesweep.kernels.rules import Rules
+from servesweep.kernels.rules import LISTED, Rules
 from servesweep.serving.policies import POLICIES
 from servesweep.serving.run import run_systems
 from servesweep.serving.scheduler import Scheduler, new_engine
@@ -49,7 +49,7 @@ def test_each_kind_of_instance_has_its_phases() -> None:
         for prefills, decodes in ((True, True), (False, True), (True, False))
     }
     own = {row.phases for row in POLICIES.values() if row.phases is not None}
-    assert kinds | own == set(PHASES)
+    assert kinds | own | {LISTED} == set(PHASES)
     assert {step.name for row in PHASES.values() for step in row.steps} == set(NAMES)
 
 

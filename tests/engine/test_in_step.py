@@ -11,6 +11,7 @@ from servesweep import StepModel, chip, lognormal_len, make_workload, model
 from servesweep.kernels.observation import observe
 from servesweep.serving.orders import ORDERS
 from servesweep.serving.reference import ReferenceScheduler, RequestState, reject
+from servesweep.serving.reference_vllm import longest_of
 from servesweep.serving.scheduler import Scheduler, new_engine, run_schedulers
 from strategies import POLICIES, LaneCase, batches, lane_cases
 
@@ -26,7 +27,7 @@ class Companion:
         priorities = case.traffic.priorities or [0] * len(columns[0])
         requests = zip(*columns, priorities, strict=True)
         states = [RequestState(i, *request) for i, request in enumerate(requests)]
-        served = reject(states, limits.get("block_size"), limits.get("num_blocks"))
+        served = reject(states, limits.get("block_size"), limits.get("num_blocks"), longest_of(limits))
         served.sort(key=lambda seq: (seq.arrival, seq.key))
         self.sequences = served
         self.scheduler = ReferenceScheduler(served, case.step_time(), **limits)

@@ -29,13 +29,25 @@ FLOORS = (
         "steplog",
     },
     {"step_tables"},
-    {"clock", "counters", "decodes", "inflow", "pool", "prefills", "router", "step_times", "waiting_queue"},
+    {
+        "clock",
+        "counters",
+        "decodes",
+        "inflow",
+        "pool",
+        "prefills",
+        "router",
+        "running_list",
+        "step_times",
+        "waiting_queue",
+    },
     {"memory", "reserved_memory"},
     {"batch"},
     {"itl", "logging_steps", "observation", "lines", "order_changes", "totals"},
     {"repeated_prefills", "starting"},
     {"admitting", "entering", "finishing", "growing", "leaping", "ordering", "prefilling", "routing", "waking"},
-    {"finishing_ahead"},
+    {"finishing_ahead", "sharing"},
+    {"listed_steps"},
     {"phases"},
     {"engine"},
 )
@@ -59,7 +71,7 @@ def batch() -> Batch:
 def owners() -> dict[str, str]:
     """The module that may change a field, by the field's name."""
     made = batch()
-    records = (*made.records, made.requests, made.times)
+    records = (*made.records, made.requests, made.times, made.running_list)
     found: dict[str, str] = {}
     for record in records:
         module = type(record).__module__.rpartition(".")[2]

@@ -30,7 +30,7 @@ def test_empty_workload(policy: str) -> None:
     options: dict[str, Any] = {
         "policy": policy,
         "max_running": 4,
-        **({"token_budget": 8} if policy == "chunked" else {}),
+        **({"token_budget": 8} if policy in ("chunked", "vllm") else {}),
     }
     for memory in ({}, {"block_size": 16, "num_blocks": 3}):
         case = LaneCase(Traffic([], [], []), 1.0, {"seconds": 0.5}, {**options, **memory})

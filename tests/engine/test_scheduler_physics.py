@@ -20,7 +20,7 @@ def test_a_single_request_on_an_idle_system(policy: str) -> None:
     options: dict[str, Any] = {
         "policy": policy,
         "max_running": 8,
-        **({"token_budget": 4_096} if policy == "chunked" else {}),
+        **({"token_budget": 4_096} if policy in ("chunked", "vllm") else {}),
     }
     result = run_scheduler(workload(Traffic([arrival], [prompt], [output])), step_model(LLAMA), **options)
     step = StepTimes(LLAMA)
@@ -53,7 +53,7 @@ def test_no_step_beats_the_memory_bandwidth(policy: str, blocks: int | None) -> 
     """Each step reads every weight once, so each token but the first costs at least that."""
     requests = make_workload(300, 20.0, 400, 150, seed=3, arrivals="bursty", cv=3.0)
     memory: dict[str, Any] = {} if blocks is None else {"block_size": 16, "num_blocks": blocks}
-    budget: dict[str, Any] = {"token_budget": 512} if policy == "chunked" else {}
+    budget: dict[str, Any] = {"token_budget": 512} if policy in ("chunked", "vllm") else {}
     lane = Scheduler(requests, step_model(LLAMA), policy=policy, max_running=64, **memory, **budget)
     results = run_schedulers([lane], step_log=[0])
     result, log = results.result(0), results.step_logs[0]

@@ -14,16 +14,12 @@ from servesweep.serving.scheduler import Scheduler, run_schedulers
 from strategies import LaneCase, lane_cases, traffic
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
-NOT_YET = {
-    "long_prefill_token_threshold",
-    "policy",
-    "enable_prefix_caching",
-}
+OPTIONS = ("reserve_full_isl", "watermark", "enable_chunked_prefill", "max_model_len", "long_prefill_token_threshold")
 CASES = [
     case
     for name in ("fcfs", "options", "more")
     for case in json.loads((GOLDEN / f"{name}.json").read_text())
-    if not NOT_YET & set(case["inputs"])
+    if not case["inputs"].get("enable_prefix_caching")
 ]
 
 
@@ -31,19 +27,18 @@ CASES = [
 def test_recorded_decisions(case: dict[str, Any]) -> None:
     """What a log of the engine shows of each step, and the outcome of each request."""
     inputs, outputs = case["inputs"], case["outputs"]
-    columns = zip(*((r["arrival"], r["prompt"], r["output"]) for r in inputs["requests"]), strict=True)
+    requests = inputs["requests"]
+    columns = zip(*((r["arrival"], r["prompt"], r["output"]) for r in requests), strict=True)
     scheduler = Scheduler(
-        Workload(*map(np.array, columns)),
+        Workload(*map(np.array, columns), priority=np.array([r.get("priority", 0) for r in requests])),
         ConstantStepTime(1.0),
         policy="vllm",
         max_running=inputs["max_num_seqs"],
         token_budget=inputs["max_num_batched_tokens"],
         block_size=inputs["block_size"],
         num_blocks=inputs["num_blocks"],
-        reserve_full_isl=inputs.get("reserve_full_isl"),
-        watermark=inputs.get("watermark"),
-        enable_chunked_prefill=inputs.get("enable_chunked_prefill"),
-        max_model_len=inputs.get("max_model_len"),
+        order="priority" if inputs.get("policy") == "priority" else "arrival",
+        **{name: inputs[name] for name in OPTIONS if name in inputs},
     )
     results = run_schedulers([scheduler], step_log=[0])
     result, log = results.result(0), results.step_logs[0]
@@ -60,7 +55,7 @@ def test_recorded_decisions(case: dict[str, Any]) -> None:
 def batches(draw: st.DrawFn) -> list[LaneCase]:
     """Half of the lanes are of this policy."""
     policies = st.sampled_from(["vllm", "vllm", "vllm", "mixed", "chunked", "prefill_first"])
-    orders = st.sampled_from([None, "arrival", "shortest_prompt"])
+    orders = st.sampled_from([None, "arrival", "shortest_prompt", "priority"])
     return [draw(lane_cases(policy=draw(policies), order=draw(orders))) for _ in range(draw(st.integers(1, 4)))]
 
 
@@ -108,12 +103,24 @@ def test_names_of_vllm() -> None:
     np.testing.assert_array_equal(ours.finish_s, theirs.finish_s)
     with pytest.raises(ValueError, match="max_num_seqs=2: must not be given beside max_running=2"):
         run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, max_running=2, **common)
-    for option in ({"enable_prefix_caching": True}, {"long_prefill_token_threshold": 3}):
-        with pytest.raises(ValueError, match="yet"):
-            run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, **common, **option)
+    with pytest.raises(ValueError, match="yet"):
+        run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, **common, enable_prefix_caching=True)
 
 
-def test_priority_is_refused() -> None:
-    served = Workload(np.zeros(2), np.ones(2, int), np.ones(2, int), priority=np.arange(2))
-    with pytest.raises(ValueError, match="order='priority'"):
-        Scheduler(served, ConstantStepTime(1.0), policy="vllm", max_running=1, token_budget=1, order="priority")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold=-1: must be an integer of at least 0"),
+        ({"enable_chunked_prefill": None}, "enable_chunked_prefill=None: must be True or False"),
+        ({"watermark": 1.5}, "watermark=1.5: must be a finite number of at least 0 and at most 1"),
+        ({"max_model_len": 1}, "max_model_len=1: must be an integer of at least 2"),
+        ({"policy": "chunked", "watermark": 0.1}, "watermark=0.1: has no effect under policy 'chunked'"),
+        ({"policy": "mixed", "token_budget": None, "async_scheduling": True}, "async_scheduling=True: has no effect"),
+        ({"block_size": None, "num_blocks": None, "watermark": 0.1}, "watermark=0.1: has no effect under unlimited"),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    served = Workload(np.zeros(2), np.ones(2, int), np.ones(2, int))
+    given = {"policy": "vllm", "max_running": 2, "token_budget": 4, "block_size": 2, "num_blocks": 7} | options
+    with pytest.raises(ValueError, match=message):
+        Scheduler(served, ConstantStepTime(1.0), **given)

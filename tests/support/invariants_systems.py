@@ -13,6 +13,7 @@ from servesweep.serving.reference_instances import (
     Unit,
     decodes_and_chunks,
 )
+from servesweep.serving.reference_vllm import longest_of
 
 
 def check_system(run: Any, case: Any) -> None:
@@ -21,7 +22,7 @@ def check_system(run: Any, case: Any) -> None:
     `run` is a servesweep.Result or the reference's in the same words, `case` a SystemCase.
     """
     times, system = case.times(), case.system
-    whole_prompts = case.options.get("policy") != "chunked"
+    whole_prompts = case.options.get("policy") not in ("chunked", "vllm")
     ordered = sorted(range(len(run.arrival_s)), key=lambda i: run.arrival_s[i])  # stable: first come, first served
     assert len(run.arrival_s) == len(case.traffic.arrival_s), "nothing is dropped"
     for i in ordered:
@@ -31,7 +32,8 @@ def check_system(run: Any, case: Any) -> None:
         prompt, output, ready = run.prompt_tokens[i], run.output_tokens[i], float(run.kv_ready_s[i])
         assert arrival == case.traffic.arrival_s[i] / case.rate
         if run.rejected[i]:
-            assert case.options.get("memory") == "paged", "reserved and unlimited memory refuse nothing"
+            too_long = run.prompt_tokens[i] + run.output_tokens[i] > longest_of(dict(case.options))
+            assert case.options.get("memory") == "paged" or too_long, "reserved and unlimited memory refuse nothing"
             assert all(map(math.isnan, (admitted, first, finish, ready)))
             continue
         assert arrival <= first < math.inf

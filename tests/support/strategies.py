@@ -270,7 +270,25 @@ def policy_options(draw: st.DrawFn, policy: str, memory: str, max_running: int =
         "chunk_budget": st.sampled_from([1, 2, 3, 5, 9, 30, 512]),
         "max_tokens": st.sampled_from([1, 10, 60, 4096]),
     }
-    return {name: draw(values[name]) for name in policies.POLICIES[policy].options[memory]}
+    options = {name: draw(values[name]) for name in policies.POLICIES[policy].options[memory]}
+    if policy == "vllm":
+        options |= draw(vllm_options(memory))
+    return options
+
+
+@st.composite
+def vllm_options(draw: st.DrawFn, memory: str) -> dict[str, Any]:
+    """Some of those that the policy has beside its budget."""
+    values: dict[str, st.SearchStrategy[Any]] = {
+        "long_prefill_token_threshold": st.sampled_from([1, 2, 5, 20]),
+        "enable_chunked_prefill": st.just(False),
+        "async_scheduling": st.just(True),
+        "max_model_len": st.integers(2, 60),
+    }
+    if memory == "paged":
+        values |= {"reserve_full_isl": st.just(False), "watermark": st.sampled_from([0.1, 0.3, 0.7])}
+    names = draw(st.lists(st.sampled_from(sorted(values)), unique=True, max_size=3))
+    return {name: draw(values[name]) for name in names}
 
 
 @st.composite
