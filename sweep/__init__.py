@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from .measures.result import Result
     from .measures.slo import SLO
     from .measures.system_results import EarlyStopOutcome, StepColumns, SystemResults
+    from .profiles.aiconfigurator import aiconfigurator_step_times
     from .profiles.measured_steps import measured_step_times
     from .profiles.profile_files import load_step_times, save_step_times, step_times_from
+    from .profiles.published_fits import distserve_step_times, splitwise_step_times
+    from .profiles.vidur import vidur_step_times
     from .runner.execution import BackendName
     from .runner.run import Interrupted, Run, RunStopped
     from .runner.runner import iter_run, run_grid
@@ -136,12 +139,18 @@ _MODULES = {
         "StepColumns",
         "SystemResults",
     ),
+    "profiles.aiconfigurator": ("aiconfigurator_step_times",),
     "profiles.measured_steps": ("measured_step_times",),
     "profiles.profile_files": (
         "load_step_times",
         "save_step_times",
         "step_times_from",
     ),
+    "profiles.published_fits": (
+        "distserve_step_times",
+        "splitwise_step_times",
+    ),
+    "profiles.vidur": ("vidur_step_times",),
     "runner.execution": ("BackendName",),
     "runner.run": (
         "Interrupted",
@@ -300,11 +309,13 @@ __all__ = [
     "TraceReport",
     "Workload",
     "WorstStep",
+    "aiconfigurator_step_times",
     "attainment",
     "calibrate",
     "chip",
     "chip_names",
     "conversation_workload",
+    "distserve_step_times",
     "find_goodput",
     "find_placement",
     "iter_run",
@@ -336,9 +347,11 @@ __all__ = [
     "run_systems",
     "save_step_times",
     "simulate",
+    "splitwise_step_times",
     "step_times_from",
     "timeline",
     "timeline_of_requests",
+    "vidur_step_times",
 ]
 
 

@@ -27,6 +27,7 @@ from . import report as command_report
 from . import run as command_run
 from . import schema as command_schema
 from . import show as command_show
+from . import steps as command_steps
 from . import timeline as command_timeline
 from . import verify as command_verify
 from .options import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE
@@ -156,6 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
     command_timeline.add(commands)
     command_export.add(commands)
     command_compare.add(commands)
+    command_steps.add(commands)
     command_calibrate.add(commands)
     command_catalog.add(commands)
     command_schema.add(commands)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..calibration.calibrating import Calibration
+    from ..hardware.operators import OperatorStepModel
     from ..hardware.profile import TableStepTimes
     from ..profiles.measured_steps import StepRows
 
@@ -74,7 +75,7 @@ def _log_axes(ax: Axes, ends: list[float]) -> None:
         plain_log_axis(ax, which)
 
 
-def step_numbers(steps: TableStepTimes, rows: StepRows) -> pd.DataFrame:
+def step_numbers(steps: TableStepTimes | OperatorStepModel, rows: StepRows) -> pd.DataFrame:
     """A row a measured step: what was in it, its seconds, and those that step times say."""
     import pandas as pd
 
@@ -95,29 +96,14 @@ def step_numbers(steps: TableStepTimes, rows: StepRows) -> pd.DataFrame:
     )
 
 
-def steps_figure(steps: TableStepTimes, rows: StepRows | None, title: str = "") -> Figure:
-    """F over the tokens of a step, and beside it how far the fit is off each measured step."""
+def steps_figure(steps: TableStepTimes | OperatorStepModel, rows: StepRows | None, title: str = "") -> Figure:
+    """F over the tokens of a step, and beside it how far step times are off each measured step."""
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.4, 3.8) if rows is not None else (4.8, 3.8), layout="constrained")
         panels = figure.subplots(1, 1 if rows is None else 2, squeeze=False)[0]
-        knots = np.array(steps.tokens_s)
-        last = knots[-1, 0]
-        if rows is not None:
-            last = max(last, float(rows.tokens.max()))
-        x = np.unique(np.geomspace(max(knots[0, 0], 1), max(1.3 * last, 4), 300).astype(np.int64))
-        f = steps.coefficients().tokens_s[np.minimum(x, steps.coefficients().tokens_s.size - 1)]
-        panels[0].plot(x, 1e3 * f, color=COLOURS[0], label="F, and its line beyond")
-        panels[0].plot(knots[:, 0], 1e3 * knots[:, 1], "o", color=COLOURS[0], label="knots")
-        if steps.measured is not None:
-            panels[0].axvline(steps.measured.most_tokens, color=GREY, linestyle=":", label="end of what was measured")
-        plain_log_axis(panels[0], "x")
-        plain_axis(panels[0], "y")
-        panels[0].set_ylim(bottom=0)
-        panels[0].set_xlabel("tokens in the step")
-        panels[0].set_ylabel("F (ms)")
-        panels[0].legend()
+        _draw_tokens(panels[0], steps)
         if rows is not None:
             _draw_errors(panels[1], steps, rows)
         if title:
@@ -125,7 +111,26 @@ def steps_figure(steps: TableStepTimes, rows: StepRows | None, title: str = "") 
     return figure
 
 
-def _draw_errors(ax: Axes, steps: TableStepTimes, rows: StepRows) -> None:
+def _draw_tokens(ax: Axes, steps: TableStepTimes | OperatorStepModel) -> None:
+    table = steps.coefficients().tokens_s
+    knots = np.array(getattr(steps, "tokens_s", ())).reshape(-1, 2)
+    first, last = (max(knots[0, 0], 1), knots[-1, 0]) if len(knots) else (1, 8192)
+    measured = getattr(steps, "measured", None)
+    x = np.unique(np.geomspace(first, min(max(1.3 * last, 4), table.size - 1), 300).astype(np.int64))
+    ax.plot(x, 1e3 * table[x], color=COLOURS[0], label="F")
+    if len(knots):
+        ax.plot(knots[:, 0], 1e3 * knots[:, 1], "o", color=COLOURS[0], label="knots")
+    if measured is not None:
+        ax.axvline(measured.most_tokens, color=GREY, linestyle=":", label="end of what was measured")
+    plain_log_axis(ax, "x")
+    plain_axis(ax, "y")
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("tokens in the step")
+    ax.set_ylabel("F (ms)")
+    ax.legend()
+
+
+def _draw_errors(ax: Axes, steps: TableStepTimes | OperatorStepModel, rows: StepRows) -> None:
     from ..profiles.measured_steps import step_errors
 
     error = 100 * step_errors(steps, rows)

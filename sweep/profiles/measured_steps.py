@@ -14,6 +14,7 @@ from .. import checks
 from ..arrays import Bools, Floats, Ints
 from ..hardware.measured import MeasuredSteps, WorstStep
 from ..hardware.profile import Knots, TableStepTimes
+from ..hardware.tabled import TabledSteps
 from ..workloads.trace_source import shown_path
 from .columns import Columns, read_columns
 from .least_squares import nonnegative
@@ -23,7 +24,7 @@ EMITTING = "emitting"  # a further column, that a file need not have
 LAST_RATIO = 1.4  # of the last two: their line goes on beyond
 MOST_KNOTS = 48
 KNOT_RATIO = 1.19  # knots of F stand so far apart, at least: 4 between two powers of 2
-MAX_FALL = 0.1  # by which a step with more of everything may be shorter: measurements scatter
+MAX_FALL = 0.2  # by which a step with more of everything may be shorter: kernels of more tokens are, by up to a seventh
 MOST_COMPARED = 4000  # steps, each with all others
 WORST = 5
 
@@ -84,10 +85,12 @@ def measured_step_times(path: str | PathLike[str], *, n_gpus: int = 1) -> TableS
     Raises
     ------
     ValueError
-        For a column that is missing, a time of 0 or below, times that fall by more than a tenth as steps grow, and too
+        For a column that is missing, a time of 0 or below, times that fall by more than a fifth as steps grow, and too
         few steps; with the file and the line.
     """
-    return fit_steps(read_steps(checks.path("path", path)), n_gpus=checks.whole("n_gpus", n_gpus, 1))
+    rows = read_steps(checks.path("path", path))
+    check_growth(rows)
+    return fit_steps(rows, n_gpus=checks.whole("n_gpus", n_gpus, 1))
 
 
 def is_steps(header: list[str]) -> bool:
@@ -125,8 +128,7 @@ def steps_of(columns: Columns) -> StepRows:
 
 
 def fit_steps(rows: StepRows, *, n_gpus: int = 1) -> TableStepTimes:
-    """Step times fitted to measured steps; ValueError where these are too few, or fall."""
-    check_growth(rows)
+    """Step times fitted to measured steps; ValueError where these are too few."""
     names, costs_of = _costs(rows)
     if len(rows) < (unknowns := len(names) + 2):
         raise ValueError(
@@ -167,7 +169,7 @@ def about_fit(rows: StepRows, errors: Floats) -> MeasuredSteps:
     )
 
 
-def step_errors(steps: TableStepTimes, rows: StepRows) -> Floats:
+def step_errors(steps: TabledSteps, rows: StepRows) -> Floats:
     """Step times / measured ones - 1. [R]"""
     parts = (rows.decodes, rows.context, rows.prefill, rows.pairs, rows.done, rows.emitting)
     found = [steps.step_time(*step) for step in zip(*(part.tolist() for part in parts), strict=True)]
@@ -233,5 +235,5 @@ def check_growth(rows: StepRows) -> None:
             rows.refuse(
                 other,
                 f"step_s={rows.step_s[other]:g}: is {fall:.0f} % less than that of {which}, a step with no more of "
-                f"anything: times must not fall as steps grow (a tenth is let pass)",
+                f"anything: times must not fall as steps grow (a fifth is let pass)",
             )

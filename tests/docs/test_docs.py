@@ -15,6 +15,7 @@ import servesweep
 from servesweep.commands.main import command_line
 from servesweep.experiment.plan import expand
 from servesweep.experiment.reader import load_experiment
+from step_files import write_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
@@ -51,6 +52,7 @@ def stand_ins(tmp_path_factory):
     rows = [f"{second},{500 + i},{40 + i},{second + 0.05},{second + 0.5}" for i, second in enumerate(arrival_s)]
     head = "arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s"
     (folder / "bench.csv").write_text("\n".join([head, *rows]))
+    write_steps(folder / "steps.csv")
     settings = ["n_requests=50", "request_rate_rps=[6,12]", "block_size=[16,64]", "seed=[0,1]"]
     out = folder / "results" / "quickstart"
     servesweep.run_grid(
