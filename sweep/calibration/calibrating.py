@@ -124,7 +124,8 @@ def calibrate(
     benchmarks: Sequence[str | PathLike[str] | MeasuredRun],
     step: OperatorStepModel,
     *,
-    policy: PolicyName = "chunked",
+    policy: PolicyName = "vllm",
+    async_scheduling: bool = False,
     max_running: int = 256,
     token_budget: int | None = None,
     max_tokens: int | None = None,
@@ -147,7 +148,7 @@ def calibrate(
         Result files for `load_benchmark`, or runs.
     step
         The model, chip and layout that were measured, and where to start; what is not looked for stays.
-    policy, max_running, token_budget, max_tokens, block_size, num_blocks
+    policy, async_scheduling, max_running, token_budget, max_tokens, block_size, num_blocks
         The server, as of `Scheduler`. None: 2048 for a `token_budget` that the policy needs, unlimited memory for
         `block_size`, the step model's KV capacity for `num_blocks`.
     first_token_s
@@ -187,7 +188,7 @@ def calibrate(
     if token_budget is None and "token_budget" in options:
         token_budget = max(_BUDGET, max_running)
     server = {"policy": policy, "max_running": max_running, "token_budget": token_budget, "max_tokens": max_tokens}
-    server |= {"block_size": block_size, "num_blocks": num_blocks}
+    server |= {"block_size": block_size, "num_blocks": num_blocks, "async_scheduling": async_scheduling}
     trials = Trials(runs, used, step, server, constants, first_token_s)
     known = {**step.constants, OUTSIDE: first_token_s}
     values = np.array([known[one.name] for one in constants])

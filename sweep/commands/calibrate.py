@@ -37,7 +37,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--tp", metavar="N", type=at_least_one, default=1, help="tensor-parallel degree (default: 1)")
     parser.add_argument("--weight-bytes", metavar="X", type=float, default=2.0, help="bytes of a weight (default: 2)")
     parser.add_argument("--kv-bytes", metavar="X", type=float, default=2.0, help="bytes of a number of KV (default: 2)")
-    parser.add_argument("--policy", metavar="NAME", default="chunked", help="batching policy (default: chunked)")
+    parser.add_argument("--policy", metavar="NAME", default="vllm", help="batching policy (default: vllm)")
+    parser.add_argument("--async-scheduling", action="store_true", help="the server's batches are fixed a step ahead")
     parser.add_argument(
         "--max-running", metavar="N", type=at_least_one, default=256, help="most requests that run (default: 256)"
     )
@@ -85,6 +86,7 @@ def _calibrate(options: argparse.Namespace) -> int:
             options.files,
             step,
             policy=options.policy,
+            async_scheduling=options.async_scheduling,
             max_running=options.max_running,
             token_budget=options.token_budget,
             block_size=options.block_size,

@@ -102,6 +102,9 @@ class SystemResults:
         Every counter of the engine by name, each float64 [C].
     step_logs
         The steps of systems that were asked for, by the place of the system.
+    beyond_measured
+        What is extrapolated of systems whose steps went beyond what their step times were measured for, by the place of
+        the system.
     """
 
     n_requests: Ints
@@ -129,6 +132,7 @@ class SystemResults:
     early_stop: EarlyStopOutcome | None = None
     counters: dict[str, Floats] = field(default_factory=dict)
     step_logs: dict[int, StepColumns] = field(default_factory=dict)
+    beyond_measured: dict[int, str] = field(default_factory=dict)
 
     def result(self, system: int) -> Result:
         """The outcome of one system."""

@@ -21,6 +21,7 @@ from ..experiment.outlines import Outline
 from ..experiment.plan import RULES_VERSION, Plan
 from ..experiment.tables import ConfigError
 from ..measures.columns import MEASURES
+from ..serving.extrapolation import tell
 from ..streams import say
 from ..tables.atomic_write import take_away
 from ..tables.filenames import JOURNAL_NAME, RECORDED, RUN_FILES
@@ -126,6 +127,7 @@ class Execution:
         best.add(store.reused, store.measures_of(store.reused))
         self._append([self._beginning()])
         reused = len(plan.feasible) - len(to_do)
+        beyond: dict[int, str] = {}
         with (
             Progress(len(plan.feasible), reused, expected) if progress else Silent() as shown,
             closing(iter_outcomes(tasks, self._backend)) as outcomes,  # closing it stops the workers
@@ -144,9 +146,11 @@ class Execution:
                 actual_s += outcome.wall_s
                 expected_s += expected_cpu_s(plan, outcome.positions)
                 best.add(outcome.positions, outcome.measures)
+                beyond |= outcome.beyond
                 left = expected * actual_s / expected_s
                 shown.advance(len(outcome.positions), len(outcome.errors), left, best.text)
                 yield outcome
+        tell(((f"cell {plan.cells[at].cell_id}", beyond[at]) for at in sorted(beyond)), stacklevel=2)
         self._append([{"end": "done"}])
 
     def finish(self) -> Run:

@@ -19,7 +19,7 @@ from ..measures.result import Result
 from ..measures.slo import SLOS
 from ..measures.system_results import EarlyStopOutcome, SystemResults
 from ..serving.early_stop import EarlyStopCriterion, EarlyStopRequest
-from ..serving.run import run_systems
+from ..serving.run import run_quietly as run_systems  # who runs the task warns
 
 if TYPE_CHECKING:  # a worker needs none of them, and starts sooner without
     from collections.abc import Set
@@ -81,6 +81,7 @@ class TaskResult:
     errors    of the cells that failed: "type: message"
     stopped   those that ended when it was certain whether they pass, and the least and the most that the attainment can
               be in the end; of the measures they have the attainment, of the requests that decided it
+    beyond    what is extrapolated of those whose steps went beyond what their step times were measured for
     """
 
     positions: list[int]
@@ -90,6 +91,7 @@ class TaskResult:
     steps: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     instances: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
     stopped: dict[int, tuple[float, float]] = field(default_factory=dict)
+    beyond: dict[int, str] = field(default_factory=dict)
     wall_s: float = 0.0
     cpu_s: float = 0.0
     host: str | None = None  # where it ran, and when it ended, in seconds since 1970
@@ -148,6 +150,7 @@ def _result_of(task: Task) -> TaskResult:
         first.steps | second.steps,
         first.instances | second.instances,
         first.stopped | second.stopped,
+        first.beyond | second.beyond,
     )
 
 
@@ -168,6 +171,7 @@ def _simulate(task: Task) -> TaskResult:
         task.positions,
         values,
         stopped=_stopped(task, results.early_stop, values),
+        beyond={task.positions[place]: text for place, text in results.beyond_measured.items()},
         # Copies: a view of one system would keep the arrays of the whole batch in memory.
         requests={
             task.positions[place]: deepcopy(results.result(place))

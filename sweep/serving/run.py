@@ -17,6 +17,7 @@ from ..arrays import Floats, Ints
 from ..measures.instances import InstanceFacts
 from ..measures.system_results import EarlyStopOutcome, SystemResults
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
+from .extrapolation import beyond_measured, tell
 from .queue import Queue
 from .queues import Queues
 from .stage_batch import run_stages
@@ -57,7 +58,25 @@ def run_systems(
     ------
     ValueError
         For what is no system, and options out of range.
+
+    Warns
+    -----
+    UserWarning
+        Once a system whose steps went beyond what its step times were measured for, with how far.
     """
+    results = run_quietly(systems, step_log=step_log, itl=itl, early_stop=early_stop)
+    tell(((f"system {place}", text) for place, text in results.beyond_measured.items()), stacklevel=3)
+    return results
+
+
+def run_quietly(
+    systems: Sequence[System],
+    *,
+    step_log: Sequence[int] = (),
+    itl: bool = False,
+    early_stop: EarlyStopRequest | None = None,
+) -> SystemResults:
+    """`run_systems` without warnings."""
     if not isinstance(systems, Sequence | np.ndarray):
         raise ValueError(f"systems={systems!r}: must be a list of systems")
     for position, system in enumerate(systems):
@@ -79,6 +98,7 @@ def run_systems(
     outcome = monitors.outcome() if monitors else EarlyStopOutcome.none_stopped(len(systems))
     results = collected(systems, queues, first, ran, step_log=step_log, itl=itl, without=outcome.stopped)
     results.early_stop = None if early_stop is None else outcome
+    results.beyond_measured = beyond_measured(systems, results)
     return results
 
 
