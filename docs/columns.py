@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
-from servesweep.experiment.tables import InstanceTable, SchedulerTable, SloTable, SystemTable, WorkloadTable
+from servesweep.experiment.instance_tables import InstanceTable
+from servesweep.experiment.tables import SchedulerTable, SloTable, SystemTable, WorkloadTable
 from servesweep.tables.schemas import SCHEMAS, column_facts
 
 _PERCENTILE = re.compile(r"\d+th percentile, linearly interpolated, of .* over the window's requests that have it")

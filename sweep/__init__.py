@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .hardware.parts import IB_NDR, NVLINK_4, Chip, Link, Model
     from .hardware.profile import TableStepTimes
     from .hardware.step_times import ConstantStepTime, StepModel, kv_transfer_time
+    from .hardware.table_steps import TableStepModel
     from .measures.instances import InstanceFacts
     from .measures.latencies import MetricName
     from .measures.metrics import attainment, max_rate, percentile
@@ -120,6 +121,7 @@ _MODULES = {
     ),
     "hardware.operators": ("OperatorStepModel",),
     "hardware.profile": ("TableStepTimes",),
+    "hardware.table_steps": ("TableStepModel",),
     "hardware.step_times": (
         "ConstantStepTime",
         "StepModel",
@@ -303,6 +305,7 @@ __all__ = [
     "SystemName",
     "SystemResults",
     "TableName",
+    "TableStepModel",
     "TableStepTimes",
     "Texts",
     "Timeline",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..experiment.instance_tables import USED_BY
 from ..measures.slo import SLOS
 from .selection import BadTable, axes, need_columns, plain
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 SEEDS = ("seed", "router_seed")  # repetitions, which are averaged
 TARGET = 0.9  # attainment that the best rate must keep
-_ASSUMED = ("mfu", "mbu", "overhead_s", "mem_reserve")
+_ASSUMED = ("step_times", *(key for key in USED_BY if key != "link"), "mem_reserve")
 # What is given, not chosen: configurations that differ in one of these are not compared, each value has its own best.
 COMPARISON_GROUPS = (
     *("workload", "n_requests", "arrivals", "cv", "model", *(f"{name}_slo_s" for name in SLOS)),

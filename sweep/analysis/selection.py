@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..escapes import one_line
 from ..experiment.cell_selection import conditions, is_written
+from ..experiment.instance_tables import ROLE_TABLES
 from ..experiment.keys import column_of
 from ..experiment.reader import ready_experiments
-from ..experiment.tables import ROLE_TABLES
 from ..measures.columns import MEASURES
 from ..messages import nearest
 from ..tables.filenames import RESULTS
@@ -20,7 +20,7 @@ from ..tables.schemas import CELLS_SCHEMA
 if TYPE_CHECKING:
     import pandas as pd
 
-_ABOUT_THE_ROW = ("cell_id", "status", "error")
+_ABOUT_THE_ROW = ("cell_id", "status", "error", "step_times_source")
 
 
 def find_run(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..measures.slo import SLOS
@@ -11,6 +12,8 @@ from .selection import need_columns, short_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SOURCES = 4  # that are shown
 
 
 def format_verdict(best: list[BestRate], slo: str, target: float = TARGET) -> str:
@@ -39,6 +42,18 @@ def format_slos(df: pd.DataFrame) -> str:
         if len(values):
             parts.append(f"{name} <= {' or '.join(f'{1000 * value:g}' for value in values)} ms")
     return " and ".join(parts) or "no SLO set"
+
+
+def step_times_sources(df: pd.DataFrame) -> list[str]:
+    """Where the step times of a table come from, each once; nothing where it does not tell."""
+    column = "step_times_source"
+    return [str(text) for text in df[column].dropna().unique()] if column in df else []
+
+
+def format_step_times(sources: Sequence[str]) -> str:
+    """A line about where step times come from."""
+    shown = [*sources[:_SOURCES], *([f"and {len(sources) - _SOURCES:,} more"] if len(sources) > _SOURCES else [])]
+    return f"Step times: {'; '.join(shown)}" if shown else ""
 
 
 def format_rejections(df: pd.DataFrame) -> str | None:

@@ -88,7 +88,7 @@ def add(commands: Commands) -> None:
 
 
 def _goodput(options: argparse.Namespace) -> int:
-    from ..analysis.verdicts import format_slos
+    from ..analysis.verdicts import format_slos, format_step_times, step_times_sources
     from ..goodput.options import GoodputOptions
     from ..goodput.search import search_plan, searched_plan
     from ..reports.frontier import best_goodputs, check_baseline, format_goodputs
@@ -128,6 +128,7 @@ def _goodput(options: argparse.Namespace) -> int:
         else:
             slos = format_slos(found.df) if asked.joint else f"{format_slos(found.df)}, each on its own"
             print_frontier(best, baseline, asked.attainment, slos)
+            tell(format_step_times(step_times_sources(found.df)))
             tell("\n".join(format_goodputs(best, baseline, asked.attainment)))
             for warning in found.warnings:
                 tell(f"Warning: {warning}")

@@ -87,6 +87,7 @@ def add(commands: Commands) -> None:
 
 
 def _placement(options: argparse.Namespace) -> int:
+    from ..analysis.verdicts import format_step_times, step_times_sources
     from ..goodput.placement import find_placement
     from ..reports.placement_tables import placement_json, print_placement
 
@@ -113,6 +114,7 @@ def _placement(options: argparse.Namespace) -> int:
             print_json(placement_json(found))
         else:
             print_placement(found)
+            tell(format_step_times(step_times_sources(found.df)))
             tell(found.verdict)
             for warning in found.warnings:
                 tell(f"Warning: {warning}")

@@ -106,7 +106,13 @@ def _run(options: argparse.Namespace) -> int:
     plan = expand(experiment)
 
     from ..analysis.ranking import best_by_policy, best_json
-    from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+    from ..analysis.verdicts import (
+        format_rejections,
+        format_slos,
+        format_step_times,
+        format_verdict,
+        step_times_sources,
+    )
     from ..reports.sweep_tables import print_best
     from ..runner.directory import check_directory, output_directory
     from ..runner.run import counts_text
@@ -128,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     best = best_by_policy(run.df)
     line = format_verdict(best, format_slos(run.df))
-    warning = format_rejections(run.df)
+    warning, sources = format_rejections(run.df), step_times_sources(run.df)
     with printing(f"the tables are in {run.directory}"):
         if options.json:
             print_json(
@@ -139,11 +145,13 @@ def _run(options: argparse.Namespace) -> int:
                     "wall_s": round(run.wall_s, 2),
                     "best": best_json(best),
                     "verdict": line,
+                    "step_times": sources,
                     "warning": warning,
                 }
             )
         else:
             print_best(best)
+            tell(format_step_times(sources))
             tell(line)
             if warning is not None:
                 tell(f"Warning: {warning}")
@@ -188,6 +196,7 @@ def plan_json(found: Outline, estimate: Estimate, workers: int) -> dict[str, Any
         "feasible": found.feasible,
         "is_exact": found.is_exact,
         "infeasible": dict(itertools.islice(found.infeasible.items(), _REASONS)),
+        "step_times": list(found.step_times),
         "requests": found.simulated_requests,
         "workers": workers,
         "estimated_cpu_s": round(estimate.cpu_s, 1),
@@ -199,6 +208,7 @@ def plan_json(found: Outline, estimate: Estimate, workers: int) -> dict[str, Any
 def format_plan(facts: dict[str, Any]) -> str:
     """`plan_json` for people."""
     from ..analysis.selection import short_text
+    from ..analysis.verdicts import format_step_times
     from ..messages import MOST_PROBLEMS
 
     about = "" if facts["is_exact"] else "about "
@@ -214,6 +224,7 @@ def format_plan(facts: dict[str, Any]) -> str:
     if rest:
         lines.append(f"  infeasible, {about}{rest:,} cells: for other reasons")
     lines += [f"  {line}" for line in format_workloads(facts["workloads"], facts["n_workloads"]).splitlines()]
+    lines += [f"  {format_step_times(facts['step_times'])}"] if facts["step_times"] else []
     lines.append(
         f"Estimate: {facts['requests']:,} requests, {facts['estimated_cpu_s']:g} s of CPU, "
         f"{facts['estimated_wall_s']:g} s with {facts['workers']} worker{'s' if facts['workers'] > 1 else ''}, "

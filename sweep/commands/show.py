@@ -71,23 +71,31 @@ def _show(options: argparse.Namespace) -> int:
 
 def _show_best(df: pd.DataFrame, options: argparse.Namespace) -> int:
     from ..analysis.ranking import best_by_policy, best_json, ranked
-    from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+    from ..analysis.verdicts import (
+        format_rejections,
+        format_slos,
+        format_step_times,
+        format_verdict,
+        step_times_sources,
+    )
     from ..reports.sweep_tables import print_best
 
     best = ranked(df, options.target)
     line = format_verdict(best_by_policy(df, options.target), format_slos(df), options.target)
-    warning = format_rejections(df)
+    warning, sources = format_rejections(df), step_times_sources(df)
     counts = {str(status): int(count) for status, count in df["status"].value_counts(sort=False).items() if count}
     name = one_line(df.attrs["config"].get("name", options.run))
     if options.json:
         content = {"name": name, "counts": counts, "best": best_json(best[: options.top]), "verdict": line}
-        print_json({**content, "warning": warning})
+        print_json({**content, "warning": warning, "step_times": sources})
         return 0
     tell(f"{name}: {len(df):,} cells, {', '.join(f'{count:,} {status}' for status, count in counts.items())}")
     for text in _axes_texts(df):
         tell(f"  {text}")
     shown = min(options.top, len(best))
     print_best(best[:shown], options.target, f"Best {shown:,} of {len(best):,} configurations")
+    if sources:
+        tell(format_step_times(sources))
     tell(line)
     if warning is not None:
         tell(f"Warning: {warning}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..messages import nearest, shown
+from .instance_tables import ROLE_TABLES
 from .keys import column_of, key_names
-from .tables import ROLE_TABLES, TABLES
+from .tables import TABLES
 
 
 def conditions(selection: str) -> dict[str, list[str]]:
@@ -42,6 +43,7 @@ def check_columns(selection: str) -> None:
     columns = [
         *("cell_id", "workload", "arrivals", "cv", "urgent_share", "n_requests", "seed", "request_rate_rps"),
         *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
+        "step_times_source",
     ]
     for column in conditions(selection):
         if column not in columns:

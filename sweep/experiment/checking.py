@@ -16,8 +16,10 @@ from ..messages import MOST_PROBLEMS, MOST_VALUES, clipped, closest, likeness, n
 from ..workloads.workload import MAX_SIGMA, LognormalLen
 from .cell_selection import check_columns
 from .combinations import clashes, defaults, impossible_degrees
+from .instance_tables import ROLE_TABLES
 from .keys import Key, deciders, key_names, key_of, unmet
-from .tables import ROLE_TABLES, TABLES, TRACE_COLUMNS, ConfigError, Experiment
+from .step_files import in_file, is_file
+from .tables import TABLES, TRACE_COLUMNS, ConfigError, Experiment
 from .toml_lines import line_of
 
 _RANGE_KEYS = ("from", "to", "count", "spacing")
@@ -183,6 +185,8 @@ class Checker:
                     self.wrong(path, value, str(error).partition(": ")[2])
             if not isinstance(value, str):
                 return None
+            if path[1:] == ("step_times",) and is_file(value):
+                return self.steps_in_file(path, value)
             return self.folder / value if path == ("workload", "path") else value
         number = int | float if key.kind is float else int
         right = isinstance(value, number) and (checks.finite(value) or (key.kind is not float and type(value) is int))
@@ -197,6 +201,15 @@ class Checker:
             self.wrong(path, value, f"must be at most {key.highest}" if above else f"must be {_format_limits(key)}")
             return None
         return float(value) if key.kind is float else value
+
+    def steps_in_file(self, path: tuple[str, ...], name: str) -> str:
+        """The path of a file of step times, which must hold some."""
+        file = str(self.folder / name)
+        try:
+            in_file(file)
+        except ValueError as error:
+            self.wrong(path, name, str(error).removeprefix(f"{file}: "))
+        return file
 
     def range(self, path: tuple[str, ...], entries: Mapping[str, Any]) -> list[float]:
         """The list that {from, to, count, spacing} stands for, at four significant digits between its ends."""

@@ -16,6 +16,7 @@ from ..kernels.slots import NEVER_FINISHES
 from ..workloads.expected import ExpectedLength, expected_conversation, expected_length
 from ..workloads.workload import Workload
 from .axes import EVERY
+from .instance_tables import ROLE_TABLES
 from .plan import check_rates, make_plan, no_cell_can_run
 from .sizes import (
     GPU_KEYS,
@@ -29,7 +30,7 @@ from .sizes import (
     workloads_alike,
 )
 from .specs import NO_REQUESTS, SYSTEM_TABLES, SystemSpec, systems_of
-from .tables import ROLE_TABLES, ConfigError, Experiment
+from .tables import ConfigError, Experiment
 from .traffic import Traces, heading, unusable
 
 BUILT_CELLS = 20_000
@@ -44,7 +45,7 @@ _COARSER = (EVERY, 300, 100, 30, 10, 5, 3, 2, 1)  # values that stand for all of
 _SURE = 1.05  # drawn outputs are longer than the expectation divided by this
 
 # Keys that decide on whether a system can run, and on what runs together.
-_OF_INSTANCES = ("model", "chip", "tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve")
+_OF_INSTANCES = ("model", "chip", "tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve", "step_times")
 _DECISIVE = (
     *("n_instances", "n_prefill", "n_decode", "router", "block_size", "num_blocks", "order"),
     *(f"{role}{key}" for role in ("", "prefill.", "decode.") for key in _OF_INSTANCES),
@@ -108,6 +109,11 @@ class Outline:
             if one.spec.infeasible is not None:
                 reasons[one.spec.infeasible] += one.cells * self.n_workloads
         return dict(reasons.most_common())
+
+    @property
+    def step_times(self) -> tuple[str, ...]:
+        """Where the step times of the systems that can be simulated come from, each once."""
+        return tuple(dict.fromkeys(one.spec.columns["step_times_source"] for one in self.runs))
 
     @property
     def simulated_requests(self) -> int:

@@ -17,7 +17,9 @@ from .. import checks
 from ..measures.slo import SLO, doubts_of_milliseconds
 from ..messages import clipped, closest, listed, shown
 from .checking import Checker, name_of_file
+from .instance_tables import ROLE_TABLES
 from .keys import key_names
+from .step_files import is_file
 from .tables import TABLES, ConfigError, Experiment, WorkloadTable
 from .toml_lines import deep_nesting_line, key_lines, long_key_line, long_number_line
 
@@ -208,9 +210,15 @@ def _on_trace(workload: Mapping[str, Any], trace: str | Path) -> dict[str, Any]:
 
 
 def _with_path(experiment: Experiment) -> dict[str, Any]:
-    """The [workload] table of an experiment with the full path of its trace."""
-    path = experiment.workload.path
-    return {} if path is None else {"workload": {**experiment.tables()["workload"], "path": str(path.absolute())}}
+    """The tables of an experiment that name files, with the full paths of these."""
+    path, tables = experiment.workload.path, experiment.tables()
+    found = {} if path is None else {"workload": {**tables["workload"], "path": str(path.absolute())}}
+    for table in ("instance", *ROLE_TABLES):
+        steps = getattr(experiment, table).step_times
+        if any(step is not None and is_file(step) for step in steps) and "step_times" in tables.get(table, {}):
+            full = [str(Path(step).absolute()) if is_file(step) else step for step in steps]
+            found[table] = {**tables[table], "step_times": full}
+    return found
 
 
 def _apply_setting(checker: Checker, tables: dict[str, Any], setting: str) -> None:

@@ -10,9 +10,11 @@ from ..messages import listed
 from ..serving.system_kinds import SYSTEMS
 from .axes import EVERY, Alike, Axis, Point, alike, axes_of
 from .combinations import fits
+from .instance_tables import STEP_TIMES, USED_BY, InstanceTable, has_effect
+from .instances import Instances
 from .keys import column_of, key_names
-from .specs import SYSTEM_TABLES, Instances, check_gpus, own_values
-from .tables import TABLES, ConfigError, Experiment, InstanceTable
+from .specs import SYSTEM_TABLES, check_gpus, own_values
+from .tables import TABLES, ConfigError, Experiment
 
 MAX_CELLS = 1_000_000
 """Cells of an experiment. Their tables take gigabytes to write (docs/scaling.md)."""
@@ -167,31 +169,37 @@ def _role_axes(experiment: Experiment, kind: str) -> list[Axis]:
     """The axes of the instances of a kind of system; those that a role has of its own as "prefill.tp"."""
     if len(SYSTEMS[kind].roles) == 1:
         return axes_of(experiment.instance, {"system.kind": kind})
-    found, links = [], []
+    found, later = [], []
     for key, shared in vars(experiment.instance).items():
         own = {role: own_values(experiment, table, key) for role, table in _ROLES.items()}
         inherit = [role for role, values in own.items() if not values]
         held = [("", inherit, shared or (None,))] if inherit else []
         held += [(f"{role}.", [role], values) for role, values in own.items() if values]
         for prefix, roles, values in held:
-            if key == "link":
-                links.append(Axis(f"{prefix}{key}", values, _linked(roles)))
+            if key in USED_BY:
+                later.append(Axis(f"{prefix}{key}", values, _used(key, roles)))
             else:
-                found.append(Axis(f"{prefix}{key}", values, tests=(_above_one,) if key == "tp" else ()))
-    return found + links  # whether a role needs a link depends on its tp
+                found.append(Axis(f"{prefix}{key}", values, tests=_ASKED.get(key, ())))
+    return found + later  # whether a role has a use for them depends on others
 
 
 def _of_role(point: Mapping[str, Any], role: str, key: str) -> Any:
     """The value of a key for a role: its own, or that of all."""
-    if key == "link" and not _above_one(_of_role(point, role, "tp")):
+    if key in USED_BY and not _has_use(point, role, key):
         return None
     value = point.get(f"{role}.{key}")  # which is never None: a key that a role lacks is no axis of its own
     return point[key] if value is None else value
 
 
-def _linked(roles: Sequence[str]) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda point: any(_above_one(_of_role(point, role, "tp")) for role in roles)
+def _used(key: str, roles: Sequence[str]) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda point: any(_has_use(point, role, key) for role in roles)
 
 
-def _above_one(value: int) -> bool:
-    return value > 1
+def _has_use(point: Mapping[str, Any], role: str, key: str) -> bool:
+    return has_effect(key, {name: _of_role(point, role, name) for name in _ASKED})
+
+
+_ASKED = {  # keys that decide on the effect of others, and what these ask
+    "step_times": tuple((lambda value, name=name: value == name) for name in STEP_TIMES),
+    "tp": (lambda value: value > 1,),
+}

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from ..hardware import catalogue
-from ..hardware.parts import Chip, Link, Model
-from ..hardware.step_times import StepModel
+from ..hardware.steps import InstanceStep
 from ..messages import MOST_PROBLEMS, listed, nearest_numbers
-from ..serving.orders import DEFAULT_ORDER
 from ..serving.queue import NO_QUEUE
 from ..serving.stages import Stage
 from ..serving.system import System, default_num_blocks, streams_of
 from ..serving.system_kinds import SYSTEMS
 from ..workloads.workload import Workload
-from .combinations import fits, no_layout
-from .keys import key_names, key_of
-from .tables import ROLE_TABLES, ConfigError, Experiment, RoleTable
+from .combinations import fits
+from .instance_tables import ROLE_TABLES, has_effect
+from .instances import Instances, given, name_of_instance
+from .keys import key_of
+from .tables import ConfigError, Experiment
 
 SYSTEM_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
 NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), priority=np.zeros(0, np.int64))
@@ -48,8 +48,8 @@ class SystemSpec:
 
     kind: str
     layout: Mapping[str, Any]
-    step: StepModel
-    prefill_step: StepModel | None
+    step: InstanceStep
+    prefill_step: InstanceStep | None
     options: Mapping[str, Any]
     columns: Mapping[str, Any]
     identity: Mapping[str, Any]
@@ -182,56 +182,9 @@ def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def _override(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of [instance], with those that a role has of its own."""
+    """Keys of [instance], with those that a role has of its own; None for what has no effect there."""
     point = {**shared, **{key: value for key, value in own.items() if value is not None}}
-    return {**point, "link": point["link"] if point["tp"] > 1 else None}
-
-
-class Instances:
-    """The kinds of instances of a system, by role: what every layout and scheduler shares."""
-
-    def __init__(self, roles: Mapping[str, Mapping[str, Any]]) -> None:
-        self.roles = roles
-        self.sizes = {f"n_{role or 'instances'}": point["tp"] * point["pp"] for role, point in roles.items()}
-
-    def n_gpus(self, layout: Mapping[str, Any]) -> int:
-        """GPUs of all instances of a layout."""
-        return sum(int(layout[key]) * size for key, size in self.sizes.items())
-
-    @cached_property
-    def steps(self) -> dict[str, StepModel]:
-        """Their step times; ValueError for what there cannot be."""
-        return {
-            role: StepModel(**{**{key: value for key, value in point.items() if value is not None}, **_named(point)})
-            for role, point in self.roles.items()
-        }
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What decides their answers. The figures behind a name count, and the name too: models with the same figures
-        are still two rows."""
-        return {
-            f"{role}_instance".lstrip("_"): _given(
-                {**point, **{key: asdict(value) for key, value in _named(point).items()}}
-            )
-            for role, point in self.roles.items()
-        }
-
-    @cached_property
-    def columns(self) -> dict[str, Any]:
-        """Their columns."""
-        return _instance_columns(self.roles)
-
-    @cached_property
-    def unfit(self) -> str | None:
-        """Why no system can have them."""
-        for role, step in self.steps.items():
-            reason = no_layout(step.model, step.tp, step.pp)
-            if reason is None and not step.kv_capacity_tokens():
-                reason = _too_heavy(step)
-            if reason is not None:
-                return (f"{role} instance: " if role else "") + reason
-        return None
+    return {key: value if has_effect(key, point) else None for key, value in point.items()}
 
 
 def systems_of(
@@ -241,7 +194,7 @@ def systems_of(
     kind = layout["kind"]
     steps = instances.steps
     n_gpus = instances.n_gpus(layout)
-    facts = {**instances.facts, "system": _given(layout)}
+    facts = {**instances.facts, "system": given(layout)}
     if layout["transfer_link"] is not None:
         facts["system"]["transfer_link"] = asdict(catalogue.link(layout["transfer_link"]))
     columns = {
@@ -260,48 +213,20 @@ def systems_of(
             prefill_step=steps.get("prefill"),
             options=options,
             columns={**columns, **options},
-            identity={**facts, "scheduler": _given(options)},
+            identity={**facts, "scheduler": given(options)},
             n_gpus=n_gpus,
             infeasible=reason,
         )
 
 
-def _named(point: Mapping[str, Any]) -> dict[str, Model | Chip | Link]:
-    """What the names at a point of [instance] stand for."""
-    named: dict[str, Model | Chip | Link] = {
-        "model": catalogue.model(point["model"]),
-        "chip": catalogue.chip(point["chip"]),
-    }
-    if point["link"] is not None:
-        named["link"] = catalogue.link(point["link"])
-    return named
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that have an effect: a key of a later version, None in the cells of today, must not change their ids; nor
-    must the order of arrival."""
-    return {
-        key: value for key, value in values.items() if value is not None and (key, value) != ("order", DEFAULT_ORDER)
-    }
-
-
-def _instance_columns(roles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Columns of the instances: what all roles share, and what each role of a disaggregated system has."""
-    first, *others = roles.values()
-    columns = {key: value if all(other[key] == value for other in others) else None for key, value in first.items()}
-    for role in ("prefill", "decode"):
-        columns |= {f"{role}_{key}": roles[role][key] if role in roles else None for key in key_names(RoleTable)}
-    return columns
-
-
-def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, Any]) -> str | None:
+def _infeasible(kind: str, steps: Mapping[str, InstanceStep], options: dict[str, Any]) -> str | None:
     """Why a system of such instances cannot run. Puts in the number of KV blocks, where it is the default."""
     if options["memory"] is None:
         return None
     step = steps.get("decode") or steps[""]
     streams = streams_of(SYSTEMS[kind].roles[-1], step)
     room = step.kv_capacity_tokens() // streams
-    where = f"{_instance(step)} with {step.model.name} has room for {room:,} tokens" + (
+    where = f"{name_of_instance(step)} with {step.model.name} has room for {room:,} tokens" + (
         f" in each of its pp = {streams} streams" if streams > 1 else ""
     )
     if not room:
@@ -316,17 +241,3 @@ def _infeasible(kind: str, steps: Mapping[str, StepModel], options: dict[str, An
     fits_in = 1 <= blocks <= room // size
     blocks = max(blocks, 1)
     return None if fits_in else f"{blocks} x {size} tokens of KV blocks do not fit: {where}"
-
-
-def _too_heavy(step: StepModel) -> str:
-    weights = step.model.n_params() * step.weight_bytes
-    memory = step.n_gpus * step.chip.mem_bytes
-    room = memory * (1 - step.mem_reserve)
-    return (
-        f"the weights of {step.model.name} do not fit {_instance(step)}: {weights / 1e9:.1f} GB, and room for "
-        f"{room / 1e9:.1f} GB ({memory / 1e9:.1f}e9 bytes less mem_reserve = {step.mem_reserve:g})"
-    )
-
-
-def _instance(step: StepModel) -> str:
-    return f"{step.n_gpus} x {step.chip.name}"

@@ -7,14 +7,13 @@ in `experiment_file`; what the axes multiply to is in `plan`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ..checks import MAX_TOKENS
 from ..hardware import catalogue
-from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
 from ..messages import MOST_PROBLEMS, clipped, listed
 from ..serving.orders import DEFAULT_ORDER, ORDERS
 from ..serving.policies import DEFAULTS, MEMORIES, POLICIES, SCHEDULED
@@ -24,7 +23,9 @@ from ..serving.systems import MAX_INSTANCES
 from ..workloads.trace_formats import FORMATS
 from ..workloads.traces import ON_BAD
 from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
-from .keys import ANYWHERE, Key, Needs, above_one, as_key, in_use, left_out, needs
+from .instance_tables import ROLE_TABLES, InstanceTable, RoleTable
+from .keys import ANYWHERE, Needs, above_one, as_key, in_use, needs
+from .step_files import is_file
 
 KINDS = ("conversation", "synthetic", "trace")
 TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens", "priority")
@@ -46,8 +47,6 @@ class ConfigError(ValueError):
         super().__init__("\n".join([*self.problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]))
 
 
-ROLE_TABLES = ("prefill_instance", "decode_instance")
-
 _ONE_ROLE = tuple(row.name for row in SYSTEMS.values() if len(row.roles) == 1)  # whose instances are all alike
 _ROLES = tuple(row.name for row in SYSTEMS.values() if len(row.roles) > 1)
 _COUNT: dict[str, Any] = {"lowest": 1, "highest": 2**63 - 1}  # what a column of the tables holds
@@ -59,17 +58,10 @@ def _limits(range_: tuple[float, float]) -> dict[str, Any]:
     return {"lowest": range_[0], "highest": range_[1]}
 
 
-_CHIP: dict[str, Any] = {"lookup": catalogue.chip}
-_LINK: dict[str, Any] = {"lookup": catalogue.link}
-_DEGREE = _limits((1, MAX_DEGREE))
-_BYTES, _EFFICIENCY, _OVERHEAD = _limits(BYTES_RANGE), _limits(EFFICIENCY_RANGE), _limits((0, MAX_OVERHEAD_S))
-_RESERVED: dict[str, Any] = {"lowest": 0, "below": 1}
 _SYNTHETIC = needs("kind", "synthetic")
 _TRACE = needs("kind", "trace")
 _DRAWN = needs("kind", "conversation", "synthetic")
 _BURSTY = needs("arrivals", "bursty")
-_ALIKE = needs("system.kind", *_ONE_ROLE)
-_DISAGGREGATED = needs("system.kind", *_ROLES)
 _POLICY = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.has_policy))
 _PREFILLS = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.prefills))
 _DECODES = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.decodes))
@@ -92,22 +84,6 @@ def _option_of_policies(option: str) -> Needs:
         for memories, policies in by_memories.items()
     ]
     return functools.reduce(Needs.__or__, ways)
-
-
-def _inherited(key: str, on: Callable[[str], Needs] = lambda role: _DISAGGREGATED) -> Needs:
-    """A role of a disaggregated system takes the key from [instance]; `on` is what else the role must be."""
-    prefill, decode = (left_out(f"{role}.{key}") & on(role) for role in ROLE_TABLES)
-    return prefill | decode
-
-
-def _sharded(role: str) -> Needs:
-    """A role whose instances have a tp above 1, of its own or from [instance]."""
-    return _DISAGGREGATED & (above_one(f"{role}.tp") | left_out(f"{role}.tp") & above_one("instance.tp"))
-
-
-def _of_instances(kind: type, key: str, **limits: Any) -> dict[str, Key]:
-    """A key of [instance], of effect on systems of one role, and on a role that does not have a value of its own."""
-    return as_key(kind, **limits, needs=_ALIKE | _inherited(key))
 
 
 @dataclass(frozen=True)
@@ -166,56 +142,6 @@ class SystemTable:
         default=("ib-ndr",), metadata=as_key(str, lookup=catalogue.link, needs=needs("kind", *_ROLES))
     )
     n_gpus: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_COUNT))
-
-
-@dataclass(frozen=True)
-class InstanceTable:
-    """[instance]: the GPUs of one instance and the model on them. Defaults are those of `StepModel`."""
-
-    model: tuple[str, ...] = field(default=(), metadata=as_key(str, lookup=catalogue.model))
-    chip: tuple[str, ...] = field(default=(), metadata=_of_instances(str, "chip", **_CHIP))
-    tp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "tp", **_DEGREE))
-    pp: tuple[int, ...] = field(default=(1,), metadata=_of_instances(int, "pp", **_DEGREE))
-    weight_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "weight_bytes", **_BYTES))
-    kv_bytes: tuple[float, ...] = field(default=(2.0,), metadata=_of_instances(float, "kv_bytes", **_BYTES))
-    mfu: tuple[float, ...] = field(default=(0.6,), metadata=_of_instances(float, "mfu", **_EFFICIENCY))
-    mbu: tuple[float, ...] = field(default=(0.8,), metadata=_of_instances(float, "mbu", **_EFFICIENCY))
-    overhead_s: tuple[float, ...] = field(default=(1e-3,), metadata=_of_instances(float, "overhead_s", **_OVERHEAD))
-    mem_reserve: tuple[float, ...] = field(default=(0.1,), metadata=_of_instances(float, "mem_reserve", **_RESERVED))
-    link: tuple[str, ...] = field(
-        default=("nvlink4",),
-        metadata=as_key(str, **_LINK, needs=_ALIKE & above_one("tp") | _inherited("link", _sharded)),
-    )
-
-
-@dataclass(frozen=True)
-class RoleTable:
-    """[prefill_instance] and [decode_instance]: where the instances of this role differ from [instance].
-
-    (None,) stands for the values of [instance].
-    """
-
-    chip: tuple[str | None, ...] = field(default=(None,), metadata=as_key(str, **_CHIP, needs=_DISAGGREGATED))
-    tp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
-    pp: tuple[int | None, ...] = field(default=(None,), metadata=as_key(int, **_DEGREE, needs=_DISAGGREGATED))
-    weight_bytes: tuple[float | None, ...] = field(
-        default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED)
-    )
-    kv_bytes: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_BYTES, needs=_DISAGGREGATED))
-    mfu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
-    mbu: tuple[float | None, ...] = field(default=(None,), metadata=as_key(float, **_EFFICIENCY, needs=_DISAGGREGATED))
-    overhead_s: tuple[float | None, ...] = field(
-        default=(None,), metadata=as_key(float, **_OVERHEAD, needs=_DISAGGREGATED)
-    )
-    mem_reserve: tuple[float | None, ...] = field(
-        default=(None,), metadata=as_key(float, **_RESERVED, needs=_DISAGGREGATED)
-    )
-    link: tuple[str | None, ...] = field(
-        default=(None,),
-        metadata=as_key(
-            str, **_LINK, needs=_DISAGGREGATED & (above_one("tp") | left_out("tp") & above_one("instance.tp"))
-        ),
-    )
 
 
 @dataclass(frozen=True)
@@ -303,8 +229,8 @@ class Experiment:
     slo: SloTable = SloTable()
     output: OutputTable = OutputTable()
     system: SystemTable = SystemTable()
-    prefill_instance: RoleTable = RoleTable()
-    decode_instance: RoleTable = RoleTable()
+    prefill_instance: RoleTable = field(default_factory=RoleTable)
+    decode_instance: RoleTable = field(default_factory=RoleTable)
     source: str = "config"
     origins: Mapping[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -324,7 +250,7 @@ class Experiment:
     def tables(self) -> dict[str, Any]:
         """The experiment as plain tables, defaults filled in, which give the same experiment when they are read again.
 
-        Of a trace's path only the file's name is kept: where it lies is no part of an experiment.
+        Of paths, to a trace or to step times, only the file's name is kept: where it lies is no part of an experiment.
         """
         tables: dict[str, Any] = {"name": self.name}
         for name in TABLES:
@@ -340,4 +266,6 @@ def _plain(value: Any) -> Any:
         return None if value == (None,) else _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
     if isinstance(value, LognormalLen):
         return {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, str) and is_file(value):
+        return Path(value).name
     return value.name if isinstance(value, Path) else value

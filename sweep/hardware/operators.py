@@ -23,11 +23,13 @@ USUAL_KIND = "h100-sxm"
 
 
 class ChipConstants(NamedTuple):
-    """What the catalogue knows of a chip: constants, the names of those that were not measured on it, their origin."""
+    """What the catalogue knows of a chip: constants, the names of those that were not measured on it, their origin, and
+    the chip that they are of."""
 
     values: dict[str, float]
     guessed: tuple[str, ...]
     source: str
+    chip: str
 
 
 def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
@@ -51,7 +53,7 @@ def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
     if degree < tp and "allreduce_s" not in guessed:
         guessed += ("allreduce_s",)
     source = entry["source"] if kind == chip else f"{chip} was not measured: those of {kind}"
-    return ChipConstants({**values, "allreduce_s": degrees[degree]}, guessed, source)
+    return ChipConstants({**values, "allreduce_s": degrees[degree]}, guessed, source, kind)
 
 
 @checks.spelt_out
@@ -177,11 +179,17 @@ class OperatorStepModel(TabledSteps):
         return tuple(name for name in CONSTANTS if name in names and name not in unused and getattr(self, name) is None)
 
     @property
+    def constants_origin(self) -> str:
+        """The chip whose constants are taken where none is given: this one, or one of its kind."""
+        return chip_constants(self.chip.name, self.tp).chip
+
+    @property
     def constants_source(self) -> str:
         """Where the constants that were not given come from, in words."""
         return chip_constants(self.chip.name, self.tp).source
 
-    def _tables(self) -> StepTables:
+    def coefficients(self) -> StepTables:
+        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
         model, chip, p, c = self.model, self.chip, self.tp, self.constants
         computes = self.compute_bytes or (1 if self.weight_bytes == 1 else 2)
         peak = (chip.fp8_flops or chip.bf16_flops) if computes == 1 else chip.bf16_flops

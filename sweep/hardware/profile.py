@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -82,13 +82,11 @@ class TableStepTimes(TabledSteps):
         numbers = [(name, getattr(self, name)) for name in ("tokens_s", "emitting_s", *_COSTS, "n_gpus")]
         return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]
 
-    def _tables(self) -> StepTables:
-        emitting = _table(self.emitting_s)
-        if self.emitting_s and self.emitting_s[0][0] > 0:
-            emitting[0] = 0.0
+    def coefficients(self) -> StepTables:
+        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
         return StepTables(
             _table(self.tokens_s),
-            emitting,
+            _emitting(self.emitting_s),
             self.context_s,
             self.mixed_context_s,
             self.pair_s,
@@ -115,8 +113,20 @@ def _checked(name: str, knots: object) -> Knots:
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
+def _emitting(knots: Knots) -> Floats:
+    """Of the requests that emit a token: none costs nothing, unless it is a knot."""
+    table = _table(knots)
+    if not knots or knots[0][0] == 0:
+        return table
+    table = table.copy()
+    table[0] = 0.0
+    return table
+
+
+@lru_cache(maxsize=64)
 def _table(knots: Knots) -> Floats:
-    """The seconds of every whole number; 0 without knots."""
+    """The seconds of every whole number; 0 without knots. Not to be written to."""
     if not knots:
         return np.zeros(LAST + 1)
     x = np.array([knot[0] for knot in knots], np.float64)

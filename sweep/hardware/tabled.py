@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 
 from .. import checks
 from ..kernels.step_tables import StepTables, table_seconds
 
 
 class TabledSteps(ABC):
-    """Step times that are looked up; a subclass makes the tables."""
-
-    def coefficients(self) -> StepTables:
-        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
-        return self._coefficients
-
-    @cached_property
-    def _coefficients(self) -> StepTables:
-        return self._tables()
+    """Step times that are looked up; a subclass makes the tables, and keeps none that it would have to send along."""
 
     @abstractmethod
-    def _tables(self) -> StepTables:
-        """The tables of this configuration."""
+    def coefficients(self) -> StepTables:
+        """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
 
     def step_time(
         self,
@@ -58,4 +49,4 @@ class TabledSteps(ABC):
         counts = {"decoding": decoding, "context": context, "prefill_tokens": prefill_tokens, "pairs": pairs}
         counts |= {"done": done, "emitting": decoding if emitting is None else emitting}
         work = [checks.whole(name, value, 0) for name, value in counts.items()]
-        return float(table_seconds(self._coefficients, *work)) if decoding + prefill_tokens else 0.0
+        return float(table_seconds(self.coefficients(), *work)) if decoding + prefill_tokens else 0.0

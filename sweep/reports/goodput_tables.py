@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain_text
+from ..analysis.verdicts import step_times_sources
 from ..measures.slo import SLOS
 from ..messages import number_text
 from .frontier import SHORT_NAMES, BestGoodput, baseline_ratio, format_goodputs
@@ -69,6 +70,7 @@ def goodput_json(found: Goodput, best: Sequence[BestGoodput], baseline: str) -> 
         "directory": str(found.directory),
         "search": found.options.tables(),
         "slo_ms": _limits_ms(found.df),
+        "step_times": step_times_sources(found.df),
         **found.counts,
         "rounds": found.rounds,
         "probes": found.probes,

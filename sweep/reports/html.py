@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.ranking import TARGET, best_by_policy, ranked
 from ..analysis.selection import BadTable, axes, measured, parameters, plain, plain_text
-from ..analysis.verdicts import format_rejections, format_slos, format_verdict
+from ..analysis.verdicts import format_rejections, format_slos, format_step_times, format_verdict, step_times_sources
 from ..escapes import in_json, lines, one_line
 from ..experiment.toml_values import format_toml
 from ..tables.filenames import RUN_FACTS
@@ -62,10 +62,11 @@ def report_data(df: pd.DataFrame, facts: dict[str, Any], target: float) -> dict[
         f"{int((df['status'] == status).sum()):,} {status}" for status in STATUSES if (df["status"] == status).any()
     ]
     errors = df["error"].dropna().unique().tolist()
+    step_times = format_step_times(step_times_sources(df))
     return {
         "name": _name(df),
         "verdict": format_verdict(best_by_policy(df, target), format_slos(df), target),
-        "counts": f"{len(df):,} cells: {', '.join(counts)}. {_workloads(df)}",
+        "counts": f"{len(df):,} cells: {', '.join(counts)}. {_workloads(df)} {step_times}",
         "warning": format_rejections(df),
         "target": target,
         "slo": {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.selection import plain
-from ..analysis.verdicts import format_slos
+from ..analysis.verdicts import format_slos, step_times_sources
 from ..goodput.bisection import UPPER_END_PASSES
 from ..goodput.placement_plans import ROLE_SLOS
 from ..goodput.verdict import Row, format_degrees, format_layout
@@ -90,6 +90,7 @@ def placement_json(placement: Placement) -> dict[str, Any]:
         "directory": str(placement.directory),
         "n_gpus": placement.n_gpus,
         "search": placement.options.tables(),
+        "step_times": step_times_sources(placement.df),
         "predicted_rps": placement.split.predicted_rps,
         "chosen": next(row for row in joint if row["is_chosen"]),
         **{role: [row for row in rows if row["part"] == role] for role in ("prefill", "decode")},

@@ -231,6 +231,7 @@ class Execution:
         return {
             "experiment": run.config,
             "counts": dict(run.counts),
+            "step_times": list(dict.fromkeys(cell.spec.columns["step_times_source"] for cell in self.plan.cells)),
             **environment(),
             "backend": self._backend_name,
             "workers": self._backend.workers,

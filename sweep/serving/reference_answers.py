@@ -12,6 +12,7 @@ from ..hardware.parts import Link
 from ..hardware.profile import TableStepTimes
 from ..hardware.step_times import ConstantStepTime
 from ..hardware.steps import Step
+from ..hardware.table_steps import TableStepModel
 from ..measures.result import Result
 from ..workloads.workload import Workload
 from .reference import Observer, RequestState, schedule
@@ -34,7 +35,11 @@ def step_times(step: Step) -> Times:
     numbers = {field.name: getattr(step, field.name) for field in fields(step)}
     if isinstance(step, TableStepTimes):
         return times_of(numbers)
-    more = step.constants if isinstance(step, OperatorStepModel) else {"link": _link(step.link)}
+    more: dict[str, Any]
+    if isinstance(step, TableStepModel):
+        more = {field.name: getattr(step.times, field.name) for field in fields(step.times)}
+    else:
+        more = step.constants if isinstance(step, OperatorStepModel) else {"link": _link(step.link)}
     chip = step.chip
     return times_of(
         {

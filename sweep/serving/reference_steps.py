@@ -170,10 +170,14 @@ class TableTimes(AddedTimes):
 
     Parameters
     ----------
-    step  the fields of TableStepTimes
+    step  the fields of TableStepTimes; with those of a model and its instance also what its KV takes
     """
 
     def __init__(self, step: dict[str, Any]) -> None:
+        if "model" in step:
+            nothing = {"mfu": 1.0, "mbu": 1.0, "link": {"alpha_s": 0.0, "bandwidth_bytes_per_s": 1.0}}
+            size = StepTimes({**step, **nothing})
+            self.kv, self.kv_capacity, self.pp = size.kv, size.kv_capacity, size.pp
         self.tokens, self.emits = step["tokens_s"], step["emitting_s"]
         self.context, self.mixed_context = step["context_s"], step["mixed_context_s"]
         self.pair, self.done = step["pair_s"], step["done_s"]

@@ -89,15 +89,25 @@ def _balance_fields() -> list[pa.Field]:
 
 _INSTANCE: dict[str, tuple[pa.DataType, str, str]] = {
     "chip": (_TEXT, "", "name of the chip in the catalogue"),
+    "step_times": (_TEXT, "", "where step times come from: operators, roofline, or the name of a file"),
     "tp": (_INT, "GPUs", "tensor-parallel degree"),
     "pp": (_INT, "stages", "pipeline stages"),
     "weight_bytes": (_FLOAT, "bytes", "bytes of one weight"),
     "kv_bytes": (_FLOAT, "bytes", "bytes of one number in the KV cache"),
-    "mfu": (_FLOAT, "share", "share of the chip's peak FLOP/s that a step reaches"),
-    "mbu": (_FLOAT, "share", "share of the chip's peak memory bandwidth that a step reaches"),
-    "overhead_s": (_FLOAT, "s", "fixed time added to every step"),
+    "mfu": (_FLOAT, "share", "share of the chip's peak FLOP/s that matrices reach; null: as the chip's constants say"),
+    "mbu": (_FLOAT, "share", "the same of its memory bandwidth"),
+    "overhead_s": (_FLOAT, "s", "fixed time added to every step; null: as the chip's constants say"),
     "mem_reserve": (_FLOAT, "share", "share of GPU memory kept free of weights and KV cache"),
-    "link": (_TEXT, "", "name of the link between the GPUs of an instance"),
+    "link": (_TEXT, "", "name of the link between the GPUs of an instance; of the roofline"),
+    "head_bytes": (_FLOAT, "bytes", "bytes of one weight of the output layer; null: 2"),
+    "compute_bytes": (_INT, "bytes", "what matrices of layers compute in; null: by weight_bytes"),
+    "mbu_attention": (_FLOAT, "share", "as mbu, of reading the KV cache"),
+    "mfu_attention": (_FLOAT, "share", "as mfu, of the attention of prefills"),
+    "mixed_attention": (_FLOAT, "1", "cost of context in steps with prefill / in others; null as of mfu"),
+    "layer_s": (_FLOAT, "s", "seconds a layer, whatever is in the step; null as of mfu"),
+    "allreduce_s": (_FLOAT, "s", "seconds of an empty all-reduce; null as of mfu"),
+    "allreduce_bw": (_FLOAT, "bytes/s", "bandwidth of all-reduces; null as of mfu"),
+    "sequence_s": (_FLOAT, "s", "seconds for each request that emits a token; null as of mfu"),
 }
 
 _PARAMETERS = [
@@ -147,6 +157,7 @@ _PARAMETERS = [
         _field(name, kind, unit, f"{definition}; null where the roles of a disaggregated system differ")
         for name, (kind, unit, definition) in _INSTANCE.items()
     ),
+    _field("step_times_source", _TEXT, "", "which constants or measurements step times rest on, and what is guessed"),
     _field("n_gpus", _INT, "GPUs", "GPUs of the whole system: tp x pp of each instance, summed", True),
     *(
         _field(f"{role}_{name}", kind, unit, f"{definition}, of the {role} instances of a disaggregated system")
@@ -478,7 +489,7 @@ PROBES_SCHEMA = _schema(
 # Of the goodput table, what tells one candidate of a placement from another, and how it did.
 _OF_GOODPUT = (
     *("system", "n_instances", "n_prefill", "n_decode", "tp", "pp", "prefill_tp", "prefill_pp"),
-    *("decode_tp", "decode_pp", "n_gpus", "policy", "token_budget", "chunk_budget"),
+    *("decode_tp", "decode_pp", "n_gpus", "step_times_source", "policy", "token_budget", "chunk_budget"),
     *(f"{x}_slo_s" for x in SLOS),
     *("target", "max_rate_rps", "goodput_per_gpu_rps", "ending", "reason", "next_rate_rps", "rate_low_rps"),
     *("rate_high_rps", "attainment", "attainment_requests", "ttft_attainment", "tpot_attainment", "binding_slo"),
