@@ -52,7 +52,7 @@ def search(off: Off, groups: Ints, likely: Likely, *, candidates: int, seed: int
     rng = np.random.default_rng(seed)
     at = start
     tried: list[Floats] = [start]
-    slopes = np.zeros((start.size, groups.size))
+    slopes, scatter = np.zeros((start.size, groups.size)), np.zeros(groups.size)
     for width in WIDTHS:
         low, high = np.maximum(at - width, 0.0), np.minimum(at + width, 1.0)
         places = np.vstack([at, low + rng.random((candidates - 1, start.size)) * (high - low)])
@@ -60,13 +60,14 @@ def search(off: Off, groups: Ints, likely: Likely, *, candidates: int, seed: int
         at = surface.lowest(likely, low, high)
         tried.append(at)
         if width >= SMOOTH:
-            slopes = surface.slopes(at)
+            slopes, scatter = surface.slopes(at), surface.scatter
     places = np.array(tried)
     residuals = off(places)
     noise = spread_of(residuals[-1], groups)
     cost = costs(residuals, places, likely, noise)
     best = int(cost.argmin())
-    return Search(places[best], float(cost[best]), residuals[best], slopes, spread_of(residuals[best], groups))
+    noise = np.hypot(scatter, spread_of(residuals[best], groups))
+    return Search(places[best], float(cost[best]), residuals[best], slopes, noise)
 
 
 class Surface:

@@ -11,7 +11,7 @@ from ..arrays import Floats
 from .constants import Constant
 from .searching import Search, weights
 
-SURE = 0.1  # relative spread from which on a constant is not told
+SURE = 0.03  # relative spread from which on a constant is not told
 NEAR_0 = 0.15  # spread of its place up to which one that may be 0 is told: it is small
 INFLATION = 4.0  # how much surer a constant must be, were the others known, for them to be why it is not told
 WEAK = 0.05  # a direction of constants, each by what it does, that changes the residuals less is one they cannot tell

@@ -13,7 +13,7 @@ def print_calibration(found: Calibration) -> None:
     """Constants, errors, and what they say."""
     rows = []
     for one in found.constants:
-        sure = f"{100 * one.spread:.1g} %" if one.told and one.spread < 1 else "-"
+        sure = f"{100 * one.spread:.1g} %" if one.spread < 1 else "-"
         rows.append([one.name, _value(one.value, one.unit), _value(one.start, one.unit), sure, one.remark])
     print_table(["constant", "found", "before", "+-", ""], rows, last_is_text=True)
     rows = []
