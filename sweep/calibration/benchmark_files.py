@@ -125,7 +125,8 @@ def _from_vllm(path: Path, content: Mapping[str, Any]) -> MeasuredRun:
     if len(set(map(len, lists))) > 1:
         sizes = ", ".join(f"{len(one)} {name}" for one, name in zip(lists, needed, strict=True))
         raise ValueError(f"{where}: has {sizes}: must have as many of each")
-    errors = content.get("errors") or [""] * len(lists[0])
+    errors = content.get("errors")
+    errors = errors if isinstance(errors, list) else []
     found, failed = [], 0
     for i, (prompt, output, ttft, itls, start) in enumerate(zip(*lists, strict=True)):
         if (i < len(errors) and errors[i]) or not output or not ttft:
@@ -170,7 +171,8 @@ def _from_guidellm(path: Path, benchmarks: Sequence[Any]) -> list[MeasuredRun]:
                 raise ValueError(f"{where}{place}: request_latency={shown(latency)}: must be a number")
             prompt = _first(request, "prompt_tokens")
             found.append(_Request(start, prompt, output, start + ttft / 1e3, finish, place))
-        failed = sum(len(requests.get(name) or ()) for name in ("errored", "incomplete"))
+        others = [requests.get(name) for name in ("errored", "incomplete")]
+        failed = sum(len(other) for other in others if isinstance(other, list))
         runs.append(_run(path, "GuideLLM", found, failed, f" #{number}" if len(benchmarks) > 1 else ""))
     if not runs:
         raise ValueError(f"{where}: benchmarks is empty: must hold a run")
