@@ -16,6 +16,7 @@ from .memory import new_memory
 from .params import NO_LIMIT, Params
 from .pool import Pool
 from .prefills import NO_PREFILL, new_prefills
+from .prefix_cache import PrefixCache
 from .records import compact
 from .request_rows import RequestRows, blocks_for
 from .request_times import RequestTimes
@@ -78,6 +79,7 @@ class Batch:
     clock, queue, prefills, decodes, memory, reserved_memory, inflow, counts
                        the records: each has one owner, the file of its class, which alone changes it
     pool               a record too, of lanes that do not serve in order of arrival; or None
+    cache              the prefix cache, a record too; or None
     router, log        of routed lanes, and of lanes whose steps are written out; or None
     tables             step_tables.JoinedTables of lanes whose step times are looked up; or None
 
@@ -98,10 +100,11 @@ class Batch:
         itl: bool = False,
         log: StepLog | None = None,
         tables: Floats | None = None,
+        cache: PrefixCache | None = None,
     ) -> None:
         lanes = params.n.size
         self.requests, self.params, self.times, self.rules = requests, params, times, rules
-        self.router, self.pool, self.log = router, pool, log
+        self.router, self.pool, self.log, self.cache = router, pool, log, cache
         self.appends = requests.cell.size > 0  # whether lanes have rows of their own, that requests are appended to
         self.any_mixed = bool((params.mixes_prefill > 0).any())
         self.any_exclusive = bool((params.mixes_prefill == 0).any())
@@ -143,6 +146,7 @@ class Batch:
             self.counts,
             *([] if pool is None else [pool]),
             *([self.running_list] if self.listed else []),
+            *([] if cache is None else [cache]),
         )
         self.may_admit: Callable[[Batch], Bools] = has_room
         """Lanes [L] that may admit who has arrived and fits: as the row of phases says."""

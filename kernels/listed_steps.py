@@ -12,7 +12,7 @@ from .lines import end_after, step_time_lines, until_arrival
 from .params import NO_LIMIT
 from .ranges import largest, spread
 from .request_rows import blocks_for, pairs_of
-from .sharing import make_up
+from .sharing import make_up, register
 from .steplog import StepLog
 
 
@@ -62,7 +62,11 @@ def step(batch: Batch) -> None:
         itl.start(batch, *started, emits=True)
     _note_done(batch, ended, end)
     if batch.any_async:
-        make_up(batch, goes & p.is_async, end_after(begin, first, half, np.maximum(steps - ONE, ZERO)))
+        fixes = goes & p.is_async
+        make_up(batch, fixes, end_after(begin, first, half, np.maximum(steps - ONE, ZERO)))
+        running.know(goes)
+        if batch.cache is not None:
+            register(batch, fixes)
 
 
 def _log(
@@ -114,7 +118,10 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
         arrival = np.minimum(arrival, np.minimum(batch.pool.next_arrival, batch.pool.next_aged))
         unplaced = (batch.pool.waiting > 0) & (batch.pool.placed_end == queue.head)
         arrival = np.where(batch.pool.out_of_date | unplaced, -np.inf, arrival)
-    arrival = np.where(admits, np.where(running.seen == -np.inf, -np.inf, arrival), np.inf)
+    again = running.seen == -np.inf
+    if batch.cache is not None:
+        again |= _may_find_more(batch, rows)
+    arrival = np.where(admits, np.where(again, -np.inf, arrival), np.inf)
     arrival = arrival[rows]
     later = np.zeros(rows.size)
     if batch.any_async:
@@ -134,6 +141,30 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
             most[stops] = until
     steps[rows] = np.maximum(most, ONE)
     return steps
+
+
+def _may_find_more(batch: Batch, lanes: Ints) -> Bools:
+    """Those of `lanes` [n] whose head waits, and may find more in the prefix cache after a step of those that run, or
+    needs less. [L]"""
+    p, running, queue, cache = batch.params, batch.running_list, batch.queue, batch.cache
+    assert cache is not None
+    width = running.width
+    may = np.zeros(running.size.size, np.bool_)
+    rows = lanes[p.caches[lanes] & (queue.head_arrival[lanes] <= batch.clock.now[lanes])]
+    may[rows] = p.chunk_fits[rows]
+    if rows.size:
+        head = batch.cells(rows, queue.head[rows])
+        again = queue.preempted_waiting[rows] > 0
+        who = rows[again]
+        head[again] = batch.cells(who, queue.preempted_request[who, queue.preempted_waiting[who] - 1].astype(np.int64))
+        place = running.registered[rows, :width]  # the next block that becomes known
+        lane = np.broadcast_to(rows[:, None], place.shape)
+        requests = batch.cells(lane, running.place[rows, :width]) - p.out[rows][:, None]
+        own = cache.block_at(lane, requests, place)
+        of_head = cache.block_at(lane, np.broadcast_to((head - p.out[rows])[:, None], place.shape), place)
+        there = _there(running.size[rows], width)
+        may[rows] |= ((own == of_head) & (own >= 0) & there).any(axis=1)
+    return may
 
 
 def _steps_with_blocks(batch: Batch, lanes: Ints, most: Floats) -> Floats:
@@ -171,7 +202,26 @@ def _grow(batch: Batch, lanes: Ints, steps: Floats) -> None:
     turns = np.floor(over / size)
     sums = size * turns * (turns + ONE) / 2 + (over - turns * size) * (turns + ONE)
     sums = np.where(there, sums, ZERO).sum(axis=1) + (steps - ONE) * (p.num_blocks[lanes] - running.blocks_free[lanes])
+    if batch.cache is not None:
+        _grow_known(batch, lanes, steps, blocks - held)
     running.grow(lanes, blocks, (blocks - held).sum(axis=1), sums)
+
+
+def _grow_known(batch: Batch, lanes: Ints, steps: Floats, more: Floats) -> None:
+    """The same of lanes with a prefix cache: `more` [n, w] blocks were taken, and full ones are known."""
+    p, running, cache = batch.params, batch.running_list, batch.cache
+    assert cache is not None
+    rows = p.caches[lanes].nonzero()[0]
+    lanes, width = lanes[rows], more.shape[1]
+    cache.take(lanes, more[rows].sum(axis=1).astype(np.int64))
+    computed, size = running.computed[lanes, :width], p.block_size_f[lanes][:, None]
+    blocks = (computed // size).astype(np.int64)
+    row, place = (blocks > running.registered[lanes, :width]).nonzero()
+    lane = lanes[row]
+    began = (computed - steps[rows][:, None])[row, place].astype(np.int64)
+    requests = batch.cells(lane, running.place[lane, place]) - p.out[lane]
+    cache.register(lane, requests, running.registered[lane, place], blocks[row, place], (p.block_size[lane], began))
+    running.register(lane, place, blocks[row, place])
 
 
 def _end_prefills(batch: Batch, piece: Floats, ended: Bools, end: Floats) -> tuple[Ints, Ints]:
@@ -213,7 +263,18 @@ def let_go(batch: Batch) -> None:
     width = running.width
     over = running.tokens[lanes, :width] == running.ends_at[lanes, :width]
     batch.decodes.leave(np.bincount(lanes, over.sum(axis=1), batch.clock.now.size))
-    running.leave(lanes, _there(running.size[lanes], width) & ~over, (running.held[lanes, :width] * over).sum(axis=1))
+    freed = (running.held[lanes, :width] * over).sum(axis=1)
+    if batch.cache is not None:
+        row, place = (over & batch.params.caches[lanes][:, None]).nonzero()
+        lane = lanes[row]
+        given = batch.cache.release(
+            lane,
+            batch.cells(lane, running.place[lane, place]) - batch.params.out[lane],
+            running.registered[lane, place],
+            running.held[lane, place].astype(np.int64),
+        )
+        freed = np.where(batch.params.caches[lanes], np.bincount(row, given, lanes.size), freed)
+    running.leave(lanes, _there(running.size[lanes], width) & ~over, freed)
 
 
 def _there(size: Ints, width: int) -> Bools:

@@ -35,6 +35,7 @@ class Params:
     spare: Floats  # blocks that an admission leaves free while others run
     most_share: Floats  # tokens of a request in a step while others are there, inf without a limit (running lists)
     by_priority: Bools  # where the preempted wait among the others, and who is last by priority is the next of them
+    caches: Bools  # where there is a prefix cache
     is_async: Bools  # where the batch of a step is fixed when the one before begins
     stages: Floats  # pipeline stages: the next prefill batch can start after this share of the last one
     coefficients: Floats  # [L, 9] columns of steptime.StepCoefficients, 0 in lanes with tables

@@ -20,6 +20,7 @@ class RequestTimes:
     finish_s: Floats  # [L N] end of the step that emitted its last one
     admitted_s: Floats  # [L N] beginning of the step that first admitted it
     preemptions: Int32s  # [L N] how often it was preempted
+    cached_tokens: Int32s  # [L N] that its first admission found in the prefix cache; empty without one
     sent: Int32s  # [L N] tokens sent before its last preemption; empty but where the preempted wait among the others
     served_by: Int32s  # [L N] the lane that serves it, as given, -1 until it is routed; empty without a router
     # Empty unless times between tokens are kept:
@@ -41,6 +42,10 @@ class RequestTimes:
     def preempt(self, cells: Ints) -> None:
         """Requests are preempted, each once."""
         self.preemptions[cells] += 1
+
+    def find(self, cells: Ints, tokens: Floats) -> None:
+        """Requests are admitted for the first time, and find so many tokens in the prefix cache."""
+        self.cached_tokens[cells] = tokens
 
     def keep_sent(self, cells: Ints, tokens: Floats) -> None:
         """Requests have sent so many tokens when they are preempted."""
@@ -64,11 +69,12 @@ class RequestTimes:
 
 
 def new_request_times(
-    cells: int, *, routed: bool = False, itl: bool = False, by_priority: bool = False
+    cells: int, *, routed: bool = False, itl: bool = False, by_priority: bool = False, caches: bool = False
 ) -> RequestTimes:
     """Times of `cells` requests, to none of which anything has happened."""
     first, finish, admitted = (np.full(cells, np.nan) for _ in range(3))
     longest, last = (np.full(cells * itl, np.nan) for _ in range(2))
     lane = np.full(cells * routed, -1, np.int32)
     sent = np.zeros(cells * by_priority, np.int32)
-    return RequestTimes(first, finish, admitted, np.zeros(cells, np.int32), sent, lane, longest, last)
+    found = np.zeros(cells * caches, np.int32)
+    return RequestTimes(first, finish, admitted, np.zeros(cells, np.int32), found, sent, lane, longest, last)

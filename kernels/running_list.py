@@ -31,6 +31,8 @@ class RunningList:
     computed: Floats  # [L, W]
     ends_at: Floats  # [L, W] prompt + output tokens: whoever has so many has sent the last
     held: Floats  # [L, W] blocks
+    registered: Ints  # [L, W] of those, blocks known by their content, where there is a prefix cache
+    unknown: Bools  # [L, W] whether its last token is sent in the step under way
     share: Floats  # [L, W] tokens to compute in the next step
     level: Ints  # [L, W] the larger, the sooner preempted, where that is by priority
     is_decoding: Bools  # [L, W] whether it has sent a token since its admission
@@ -67,10 +69,13 @@ class RunningList:
         self.blocks_free -= need.sum(axis=1) * lanes
         self.left = np.where(lanes, self._params.budget - share.sum(axis=1), self.left)
 
-    def keep(self, lanes: Ints, stay: Bools, share: Floats, held: Floats, free: Floats, left: Floats) -> None:
+    def keep(
+        self, lanes: Ints, stay: Bools, share: Floats, held: Floats, registered: Ints, free: Floats, left: Floats
+    ) -> None:
         """The same after somebody was preempted in `lanes`, all but those who `stay` [n, w]. Others [n, w], or [n]."""
         width = share.shape[1]
         self.share[lanes, :width], self.held[lanes, :width] = share, held
+        self.registered[lanes, :width] = registered
         self.blocks_free[lanes], self.left[lanes] = free, left
         self._remove(lanes, stay)
 
@@ -89,11 +94,12 @@ class RunningList:
         found: Floats,
         share: Floats,
         held: Floats,
+        registered: Ints,
         taken: Floats,
         level: Ints,
     ) -> None:
-        """Requests join behind the others; `found` of their tokens are computed, `taken` of the blocks that they hold
-        were free. All [n], different lanes."""
+        """Requests join behind the others; `found` of their tokens are computed, `registered` of the blocks that they
+        hold are known, and `taken` were free. All [n], different lanes."""
         place = self.size[lanes]
         self._make_room(int(place.max()) + 1)
         at = lanes * self.place.shape[1] + place
@@ -103,6 +109,8 @@ class RunningList:
             (self.computed, found),
             (self.ends_at, total),
             (self.held, held),
+            (self.registered, registered),
+            (self.unknown, False),
             (self.share, share),
             (self.level, level),
             (self.is_decoding, False),
@@ -111,6 +119,14 @@ class RunningList:
         self.size[lanes] += 1
         self.blocks_free[lanes] -= taken
         self.left[lanes] -= share
+
+    def register(self, lanes: Ints, places: Ints, blocks: Ints) -> None:
+        """So many blocks are known by their content. All [n]."""
+        self.registered[lanes, places] = blocks
+
+    def know(self, lanes: Bools) -> None:
+        """The step under way has ended. [L]"""
+        self.unknown[lanes] = False
 
     # Steps.
 
@@ -131,6 +147,7 @@ class RunningList:
         tokens += steps[:, None] * ends
         self.running_steps += steps * self.size
         self.share[:, :width] *= ~running
+        self.unknown[:, :width] = ends
         self.stalls[ends.any(axis=1)] = 0
         return ends
 
@@ -208,6 +225,8 @@ def new_running_list(params: Params, lanes: int) -> RunningList:
         computed=np.zeros((lanes, _FEW)),
         ends_at=np.full((lanes, _FEW), np.inf),
         held=np.zeros((lanes, _FEW)),
+        registered=np.zeros((lanes, _FEW), np.int64),
+        unknown=np.zeros((lanes, _FEW), np.bool_),
         share=np.zeros((lanes, _FEW)),
         level=np.zeros((lanes, _FEW), np.int64),
         is_decoding=np.zeros((lanes, _FEW), np.bool_),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ZERO, Bools, Floats, Ints
+from .arrays import ONE, ZERO, Bools, Floats, Ints
 from .batch import Batch
 from .ordering import let_in, place, put_back
 from .params import NO_LIMIT
@@ -40,6 +40,8 @@ def make_up(batch: Batch, lanes: Bools, seen: Floats) -> None:
     _go_on(batch, lanes, seen, cap)
     if batch.any_priority and running.has_preempted.any():
         _refresh(batch, _NOBODY)
+    if batch.cache is not None:
+        register(batch, lanes & ~running.has_preempted)
     ready = lanes & ~running.has_preempted & (queue.head_arrival <= seen) & (running.left > ZERO)
     ready &= running.size < batch.params.max_running
     _begin(batch, ready.nonzero()[0], seen, cap)
@@ -68,12 +70,40 @@ def _go_on(batch: Batch, lanes: Bools, seen: Floats, cap: Floats | None) -> None
         need *= p.num_blocks[:, None] < NO_LIMIT
         preempting = lanes & (need.sum(axis=1) > running.blocks_free)
         running.give(lanes & ~preempting, share, need)
+        if batch.cache is not None:
+            rows = (lanes & ~preempting & p.caches).nonzero()[0]
+            batch.cache.take(rows, need[rows].sum(axis=1).astype(np.int64))
         short = preempting.nonzero()[0]
         if short.size:
             _contend(batch, short, wanted[short])
     else:
         running.give(lanes, share, np.zeros(share.shape))
     running.note_made_up(lanes, preempting, seen)
+
+
+def register(batch: Batch, lanes: Bools) -> None:
+    """What the next batch of `lanes` [L] will have computed is known by its content, as far as its tokens are known."""
+    p, running, cache = batch.params, batch.running_list, batch.cache
+    assert cache is not None
+    width = running.width
+    rows = (lanes & p.caches).nonzero()[0]
+    share = running.share[rows, :width]
+    blocks = _known_blocks(batch, rows, running.computed[rows, :width] + share)
+    row, place = ((share > ZERO) & (blocks > running.registered[rows, :width])).nonzero()
+    if row.size:
+        lane = rows[row]
+        requests = batch.cells(lane, running.place[lane, place]) - p.out[lane]
+        cache.register(lane, requests, running.registered[lane, place], blocks[row, place])
+        running.register(lane, place, blocks[row, place])
+
+
+def _known_blocks(batch: Batch, lanes: Ints, computed: Floats) -> Ints:
+    """Full blocks of who has so many tokens `computed` [n, w], and known, in `lanes` [n]."""
+    running, width = batch.running_list, computed.shape[1]
+    if batch.any_async:
+        computed = np.minimum(computed, running.tokens[lanes, :width] - running.unknown[lanes, :width])
+    blocks: Ints = (computed // batch.params.block_size_f[lanes][:, None]).astype(np.int64)
+    return blocks
 
 
 def _cap(batch: Batch, seen: Floats) -> Floats:
@@ -103,6 +133,8 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
     n, width = wanted.shape
     size, wanted = p.block_size_f[lanes][:, None], wanted.copy()
     computed, held = running.computed[lanes, :width], running.held[lanes, :width]
+    registered, cache = running.registered[lanes, :width], batch.cache
+    requests = batch.cells(lanes[:, None], running.place[lanes, :width]) - p.out[lanes][:, None]
     free, left, share = running.blocks_free[lanes], p.budget[lanes].copy(), np.zeros((n, width))
     place = np.arange(width)
     alive = place < running.size[lanes][:, None]
@@ -121,6 +153,15 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
         free[asks] -= needs_now.sum(axis=1)
         left[asks] -= gets_now.sum(axis=1)
         at[asks] = first
+        if cache is not None:
+            rows = p.caches[lanes[asks]].nonzero()[0]
+            mine, who = asks[rows], lanes[asks[rows]]
+            cache.take(who, needs_now[rows].sum(axis=1).astype(np.int64))
+            blocks = _known_blocks(batch, who, computed[mine] + share[mine])
+            row, place_of = (got[rows] & (gets[rows] > ZERO) & (blocks > registered[mine])).nonzero()
+            at_row = mine[row]
+            cache.register(who[row], requests[at_row, place_of], registered[at_row, place_of], blocks[row, place_of])
+            registered[at_row, place_of] = blocks[row, place_of]
         rows = (first < width).nonzero()[0]
         asks, asked = asks[rows], gets[rows, first[rows]]
         if not asks.size:
@@ -128,11 +169,18 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
         wanted[asks, at[asks]] = asked  # what it asks for stays the same, whoever gives tokens back
         loser = _victims(running, lanes[asks], alive[asks], p.by_priority[lanes[asks]])
         left[asks] += share[asks, loser]
-        free[asks] += held[asks, loser]
+        freed = held[asks, loser]
+        if cache is not None:
+            rows = p.caches[lanes[asks]].nonzero()[0]
+            mine, lost = asks[rows], loser[rows]
+            freed[rows] = cache.release(
+                lanes[mine], requests[mine, lost], registered[mine, lost], held[mine, lost].astype(np.int64)
+            )
+        free[asks] += freed
         alive[asks, loser] = False
         share[asks, loser] = held[asks, loser] = 0
         _preempt(batch, lanes[asks], loser)
-    running.keep(lanes, alive, share, held, free, left)
+    running.keep(lanes, alive, share, held, registered, free, left)
 
 
 def _victims(running: RunningList, lanes: Ints, alive: Bools, by_priority: Bools) -> Ints:
@@ -187,23 +235,34 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
         if batch.any_priority:
             tokens = tokens + np.where(p.by_priority[lanes], batch.times.sent[cells], 0)
         size, paged = p.block_size_f[lanes], p.num_blocks[lanes] < NO_LIMIT
-        found, taken = np.zeros(lanes.size), np.zeros(lanes.size)
+        found_blocks, idle = np.zeros((2, lanes.size), np.int64)
+        if batch.cache is not None:
+            rows = p.caches[lanes].nonzero()[0]
+            most = ((tokens[rows] - ONE) // size[rows]).astype(np.int64)
+            found_blocks[rows], idle[rows] = batch.cache.find(lanes[rows], (cells - p.out[lanes])[rows], most)
+        found = size * found_blocks
         wanted = tokens - found
         if cap is not None:
             wanted = np.minimum(wanted, cap[lanes])
         share = np.minimum(wanted, running.left[lanes])
-        blocks = np.where(paged, blocks_for(found + share, size), ZERO)
-        asked = np.where(p.chunk_fits[lanes] | ~paged, blocks, blocks_for(tokens, size))
-        asked = asked + taken + np.where(running.size[lanes] > 0, p.spare[lanes], ZERO)
+        blocks = np.where(paged, blocks_for(found + share, size) - found_blocks, ZERO)
+        asked = np.where(p.chunk_fits[lanes] | ~paged, blocks, blocks_for(tokens, size) - found_blocks)
+        asked = asked + idle + np.where(running.size[lanes] > 0, p.spare[lanes], ZERO)
         fits = (asked <= running.blocks_free[lanes]) & ((share == wanted) | ~p.unsplit[lanes])
         if not fits.all():
-            lanes, request, tokens, at, cells, found, share, blocks, taken, again = (
-                values[fits] for values in (lanes, request, tokens, at, cells, found, share, blocks, taken, again)
+            lanes, request, tokens, at, cells, found_blocks, idle, share, blocks, again, size = (
+                values[fits]
+                for values in (lanes, request, tokens, at, cells, found_blocks, idle, share, blocks, again, size)
             )
             if not lanes.size:
                 return
-        level = _levels(batch, lanes, cells)
-        running.admit(lanes, request, tokens, r.total[at], found, share, blocks, taken + blocks, level)
+        level, found, known = _levels(batch, lanes, cells), size * found_blocks, found_blocks
+        if batch.cache is not None:
+            known = _take_blocks(batch, lanes, cells, (found_blocks, blocks.astype(np.int64)), found + share)
+            new = (again | (batch.times.preemptions[cells] > 0)) < p.caches[lanes]
+            batch.times.find(cells[new], found[new])
+        held, taken = blocks + found_blocks, blocks + idle
+        running.admit(lanes, request, tokens, r.total[at], found, share, held, known, taken, level)
         queue.take_head(lanes, again)
         batch.decodes.admit_one(lanes)
         first = np.isnan(batch.times.admitted_s[cells]).nonzero()[0]
@@ -213,6 +272,22 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
             _refresh(batch, lanes)
         more = (running.left[lanes] > ZERO) & (running.size[lanes] < p.max_running[lanes])
         lanes = lanes[more & (queue.head_arrival[lanes] <= seen[lanes])]
+
+
+def _take_blocks(batch: Batch, lanes: Ints, cells: Ints, blocks: tuple[Ints, Ints], computed: Floats) -> Ints:
+    """Requests own the `blocks` found, and take new ones; they will have so many tokens `computed`. Returns how many
+    blocks are known then. All [n], different lanes."""
+    p, cache = batch.params, batch.cache
+    assert cache is not None
+    rows = p.caches[lanes].nonzero()[0]
+    lanes, requests, computed = lanes[rows], (cells - p.out[lanes])[rows], computed[rows]
+    found, new = blocks[0][rows], blocks[1][rows]
+    cache.share(lanes, requests, found)
+    cache.take(lanes, new)
+    known = blocks[0].copy()
+    known[rows] = computed // p.block_size_f[lanes]
+    cache.register(lanes, requests, found, known[rows])
+    return known
 
 
 def _levels(batch: Batch, lanes: Ints, cells: Ints) -> Ints:

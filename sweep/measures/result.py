@@ -51,6 +51,8 @@ class Result:
         for all.
     preemptions
         int64 [N], how often the request lost its KV blocks. None: never.
+    cached_tokens
+        int64 [N], prompt tokens that the first admission found in a prefix cache. None: none.
     rejected
         bool [N], refused because it could never fit. None: none was.
     steps, prefill_tokens, recomputed_tokens, peak_blocks
@@ -89,6 +91,7 @@ class Result:
         kv_ready_s: ArrayLike | None = None,
         admitted_s: ArrayLike | None = None,
         preemptions: ArrayLike | None = None,
+        cached_tokens: ArrayLike | None = None,
         rejected: ArrayLike | None = None,
         steps: int = 0,
         prefill_tokens: int = 0,
@@ -117,6 +120,7 @@ class Result:
         self.kv_ready_s: Floats = _column("kv_ready_s", kv_ready_s, np.float64, n, missing=np.nan)
         self.admitted_s: Floats = _column("admitted_s", admitted_s, np.float64, n, missing=np.nan)
         self.preemptions: Ints = _column("preemptions", preemptions, np.int64, n, missing=0)
+        self.cached_tokens: Ints = _column("cached_tokens", cached_tokens, np.int64, n, missing=0)
         self.rejected: Bools = _column("rejected", rejected, np.bool_, n, missing=False)
         self.steps = int(steps)
         self.prefill_tokens = int(prefill_tokens)

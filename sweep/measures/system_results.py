@@ -71,6 +71,8 @@ class SystemResults:
         float64 [C, N], beginning of the step that first took up the request.
     preemptions
         int32 [C, N].
+    cached_tokens
+        int32 [C, N], that the first admission found in a prefix cache.
     rejected
         bool [C, N].
     steps
@@ -116,6 +118,7 @@ class SystemResults:
     kv_ready_s: Floats
     admitted_s: Floats
     preemptions: npt.NDArray[np.int32]
+    cached_tokens: npt.NDArray[np.int32]
     rejected: npt.NDArray[np.bool_]
     steps: Ints
     batch_steps: Ints
@@ -146,6 +149,7 @@ class SystemResults:
             kv_ready_s=self.kv_ready_s[system, :n],
             admitted_s=self.admitted_s[system, :n],
             preemptions=self.preemptions[system, :n],
+            cached_tokens=self.cached_tokens[system, :n],
             rejected=self.rejected[system, :n],
             steps=int(self.steps[system]),
             prefill_tokens=int(self.prefill_tokens[system]),

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import AnyInts, Floats, Ints
+from ..workloads.texts import Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,7 @@ class Queue:
     output_tokens: AnyInts
     positions: AnyInts  # in the workload
     first_token_s: Floats | None = None  # of requests that come with it; None: their arrival
+    texts: Texts | None = None  # what they have in common
     priority: AnyInts | None = None  # the smallest first; None: the workload has none
 
     def __len__(self) -> int:
@@ -33,7 +35,9 @@ class Queue:
         """Some of its requests; `positions` are then places in this queue."""
         first = None if self.first_token_s is None else self.first_token_s[rows]
         priority = None if self.priority is None else self.priority[rows]
-        return Queue(self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows, first, priority)
+        texts = None if self.texts is None else self.texts.part(rows)
+        columns = self.arrival_s[rows], self.prompt_tokens[rows], self.output_tokens[rows], rows
+        return Queue(*columns, first, priority=priority, texts=texts)
 
 
 NO_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -54,6 +54,7 @@ class Queues:
                         workload.prompt_tokens[positions],
                         workload.output_tokens[positions],
                         positions,
+                        texts=None if workload.texts is None else workload.texts.part(positions),
                         priority=None if workload.priority is None else workload.priority[positions],
                     )
                 )
@@ -105,6 +106,7 @@ class Queues:
             kv_ready_s=nan,
             admitted_s=nan,
             preemptions=np.broadcast_to(np.int32(0), shape),
+            cached_tokens=np.broadcast_to(np.int32(0), shape),
             rejected=left_out,
             steps=zeros(),
             batch_steps=zeros(),

@@ -151,7 +151,7 @@ def collected(
 
 def _keep(results: SystemResults, ran: StageResults, systems: Ints, queues: Queues) -> None:
     """Write the outcome of the first stages into `results`."""
-    names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions")}
+    names = {name: name for name in ("first_token_s", "finish_s", "admitted_s", "preemptions", "cached_tokens")}
     if results.itl_max_s is not None:
         names["itl_max_s"] = "itl_max_s"
     for name, source in names.items():

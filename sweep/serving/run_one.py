@@ -92,8 +92,6 @@ def run_scheduler(
     num_blocks = _by_either_name("num_blocks", num_blocks, "num_gpu_blocks", num_gpu_blocks)
     if max_running is None:
         raise ValueError("max_running=None: must be given")
-    if enable_prefix_caching is not False:
-        raise ValueError(f"enable_prefix_caching={enable_prefix_caching!r}: must be False, there is no cache yet")
     scheduler = Scheduler(
         workload,
         step,
@@ -111,6 +109,7 @@ def run_scheduler(
         watermark=watermark,
         max_model_len=max_model_len,
         async_scheduling=async_scheduling,
+        enable_prefix_caching=enable_prefix_caching,
     )
     return _run(scheduler, on_reject)
 

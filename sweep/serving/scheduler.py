@@ -71,6 +71,8 @@ class Scheduler(CheckedSystem):
         Part of the blocks, from 0 to 1, that an admission leaves free while others run.
     max_model_len
         Requests of more tokens, prompt and output, are refused. None: no limit.
+    enable_prefix_caching
+        Whether blocks are found again by their content (docs/vllm.md); under paged memory only.
     async_scheduling
         Whether the batch of a step is fixed when the one before begins (docs/vllm.md).
     rate
@@ -103,6 +105,7 @@ class Scheduler(CheckedSystem):
     watermark: float = 0.0
     max_model_len: int | None = None
     async_scheduling: bool = False
+    enable_prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         self._check_step("step")
@@ -138,6 +141,10 @@ class Scheduler(CheckedSystem):
             "long_prefill_token_threshold",
             checks.whole("long_prefill_token_threshold", self.long_prefill_token_threshold, 0),
         )
+        if checks.whether("enable_prefix_caching", self.enable_prefix_caching) and self.block_size is None:
+            raise ValueError("enable_prefix_caching=True: has no effect under unlimited memory")
+        if self.enable_prefix_caching and self.policy != "vllm":
+            raise ValueError("enable_prefix_caching=True: must be False but under policy 'vllm'")
         for name in ("enable_chunked_prefill", "reserve_full_isl", "async_scheduling"):
             self._keep(name, checks.whether(name, getattr(self, name)))
         self._keep("watermark", checks.between("watermark", self.watermark, 0, 1))
@@ -195,7 +202,9 @@ class Scheduler(CheckedSystem):
     def _order_matters(self) -> bool:
         """Whether it matters who stands before whom in the running list."""
         by_priority = self.policy == "vllm" and self.order == "priority"
-        return by_priority or self.async_scheduling or self.long_prefill_token_threshold > 0
+        return (
+            by_priority or self.async_scheduling or self.enable_prefix_caching or self.long_prefill_token_threshold > 0
+        )
 
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
@@ -213,6 +222,7 @@ class Scheduler(CheckedSystem):
             order=self.order,
             max_wait_s=self.max_wait_s,
             most_share=self.long_prefill_token_threshold or None,
+            caches=self.enable_prefix_caching,
             is_async=self.async_scheduling,
             unsplit=not self.enable_chunked_prefill,
             chunk_fits=not self.reserve_full_isl,

@@ -14,6 +14,7 @@ from ..kernels.batch import Batch
 from ..kernels.engine import Engine
 from ..kernels.params import NO_LIMIT, Params
 from ..kernels.pool import Pool, Source, new_pool
+from ..kernels.prefix_cache import Chains, PrefixCache, new_prefix_cache
 from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
 from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router
@@ -21,6 +22,7 @@ from ..kernels.rules import LISTED, Rules
 from ..kernels.step_tables import NO_TABLES, JoinedTables, StepTables
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
+from .contents import chains_of
 from .orders import by_rank, levels
 from .queue import Queue
 from .routers import ROUTERS
@@ -139,19 +141,23 @@ class StageBatch:
             spare=np.array([stage.spare_blocks for stage in per_lane], np.float64),
             most_share=np.array([stage.most_share or np.inf for stage in per_lane], np.float64),
             by_priority=np.array([self.listed and stage.order == "priority" for stage in per_lane], np.bool_),
+            caches=np.array([stage.caches for stage in per_lane], np.bool_),
             is_async=np.array([stage.is_async for stage in per_lane], np.bool_),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
             coefficients=coefficients,
             tables=columns,
         )
         block_sizes = sorted(set(size.tolist())) or [1]
+        cache = self._cache(owner, params)
+        kept: dict[str, Any]
         if not self.routed and not self.rules.ordered:
             pairs, pair_of_lane = np.unique(np.stack([owner, size]), axis=1, return_inverse=True)
             params.block_row = pair_of_lane.ravel() * (self.width + 3)
             rows = self._rows(arrival, prompt, total, pairs)
-            times = new_request_times(lanes * self.width, itl=itl)
+            times = new_request_times(lanes * self.width, itl=itl, caches=cache is not None)
             self._first_tokens(times, owner, params.rate)
-            return Engine(Batch(rows, params, times, block_sizes, self.rules, itl=itl, log=log, tables=tables))
+            kept = {"itl": itl, "log": log, "tables": tables, "cache": cache}
+            return Engine(Batch(rows, params, times, block_sizes, self.rules, **kept))
         pool = self._pool(owner, params.rate, arrival, prompt, total) if self.rules.ordered else None
         router, count = None, lanes
         if self.routed:
@@ -161,11 +167,30 @@ class StageBatch:
         params.row = params.block_row = np.arange(lanes) * width
         params.rate = np.ones(lanes)
         by_priority = bool(params.by_priority.any())
-        times = new_request_times(count * self.width, routed=self.routed, itl=itl, by_priority=by_priority)
+        times = new_request_times(
+            count * self.width, routed=self.routed, itl=itl, by_priority=by_priority, caches=cache is not None
+        )
         self._first_tokens(times, self.queue_of, np.array([stage.rate for stage in self.stages]))
         rows = self._own_rows(lanes, width)
-        kept: dict[str, Any] = {"itl": itl, "log": log, "tables": tables}
+        kept = {"itl": itl, "log": log, "tables": tables, "cache": cache}
         return Engine(Batch(rows, params, times, block_sizes, self.rules, router=router, pool=pool, **kept))
+
+    def _cache(self, owner: Ints, params: Params) -> PrefixCache | None:
+        """The prefix caches of all lanes, None without any; `owner` [L] is the queue of each."""
+        if not params.caches.any():
+            return None
+        known: dict[tuple[int, int], int] = {}
+        chains: list[Chains] = []
+        which = np.zeros(owner.size, np.int64)
+        for lane in params.caches.nonzero()[0]:
+            key = int(owner[lane]), int(params.block_size[lane])
+            if key not in known:
+                known[key] = len(chains)
+                queue = self.queues[key[0]]
+                prompt, output = queue.prompt_tokens.astype(np.int64), queue.output_tokens.astype(np.int64)
+                chains.append(chains_of(queue.texts, prompt, output, key[1]))
+            which[lane] = known[key]
+        return new_prefix_cache(owner.size, chains, which, params.num_blocks)
 
     def _step_times(self, total: Floats) -> tuple[Floats, Floats, Floats | None]:
         """Params.coefficients and Params.tables, and all tables joined, None without any."""
@@ -306,6 +331,8 @@ class StageBatch:
         names = ["first_token_s", "finish_s", "admitted_s", "preemptions"]
         if engine.batch.keeps_itl:
             names.append("itl_max_s")
+        if engine.batch.cache is not None:
+            names.append("cached_tokens")
         whole = self.routed or all(stage.instances == 1 for stage in self.stages)
         rows = len(self.stages) if self.routed else len(self.stage_of_lane)
         values = {name: getattr(times, name).reshape(rows, self.width) for name in names}

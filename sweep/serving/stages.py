@@ -38,6 +38,7 @@ class Stage:
     chunk_fits   under rules that take chunks: who is admitted needs blocks for the first alone
     unsplit      under rules that take chunks: there is one, the whole prompt
     most_share   tokens of a request in a step while others are there; None: no limit
+    caches       there is a prefix cache
     is_async     the batch of a step is fixed when the one before begins
     spare_blocks that an admission leaves free while others run
     """
@@ -64,6 +65,7 @@ class Stage:
     unsplit: bool = False
     most_share: int | None = None
     is_async: bool = False
+    caches: bool = False
 
     @property
     def kind(self) -> Rules:
@@ -87,6 +89,7 @@ class StageResults:
     finish_s: Floats
     admitted_s: Floats
     preemptions: Int32s
+    cached_tokens: Int32s  # that its first admission found in a prefix cache
     instance: Int32s  # that served the request
     itl_max_s: Floats  # the longest time between two tokens; nothing unless these are kept
     itl_counts: Floats  # [S, kernels.itl_bins.BINS] likewise
@@ -113,6 +116,7 @@ def no_results(stages: int, width: int, lanes: int, itl: bool) -> StageResults:
         nan(),
         nan(),
         nan(),
+        np.broadcast_to(np.int32(0), (stages, width)),
         np.broadcast_to(np.int32(0), (stages, width)),
         np.broadcast_to(np.int32(0), (stages, width)),
         nan(),

@@ -66,6 +66,13 @@ class Texts:
     def __len__(self) -> int:
         return len(self.answer)
 
+    def part(self, rows: Ints) -> Texts:
+        """Those of some requests, in this order. [n]"""
+        count = np.diff(self.start)[rows]
+        begin = np.concatenate([[0], np.cumsum(count)])
+        at = np.arange(begin[-1]) + np.repeat(self.start[rows] - begin[:-1], count)
+        return Texts(start=begin, segment=self.segment[at], tokens=self.tokens[at], answer=self.answer[rows])
+
     def check(self, prompt_tokens: Ints) -> None:
         """ValueError where the segments are not those of requests with so many tokens. [N]"""
         if len(self) != len(prompt_tokens):
