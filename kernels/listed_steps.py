@@ -12,7 +12,8 @@ from .lines import end_after, step_time_lines, until_arrival
 from .params import NO_LIMIT
 from .ranges import largest, spread
 from .request_rows import blocks_for, pairs_of
-from .sharing import make_up, register
+from .running_list import full_blocks
+from .sharing import has_tokens, make_up, register
 from .steplog import StepLog
 
 
@@ -111,7 +112,7 @@ def _steps(batch: Batch, steady: Bools, first: Floats, half: Floats, crossing: F
         most = np.minimum(most, crossing[rows])
     if batch.paged:
         most = _steps_with_blocks(batch, rows, most)
-    admits = (running.size < p.max_running) & (running.left > ZERO)
+    admits = (running.size < p.max_running) & has_tokens(batch)
     # Who has been seen and does not join now, does not while blocks only become fewer.
     arrival = np.where(queue.head_arrival > running.seen, queue.head_arrival, np.inf)
     if batch.pool is not None:
@@ -215,7 +216,7 @@ def _grow_known(batch: Batch, lanes: Ints, steps: Floats, more: Floats) -> None:
     lanes, width = lanes[rows], more.shape[1]
     cache.take(lanes, more[rows].sum(axis=1).astype(np.int64))
     computed, size = running.computed[lanes, :width], p.block_size_f[lanes][:, None]
-    blocks = (computed // size).astype(np.int64)
+    blocks = full_blocks(computed, size)
     row, place = (blocks > running.registered[lanes, :width]).nonzero()
     lane = lanes[row]
     began = (computed - steps[rows][:, None])[row, place].astype(np.int64)

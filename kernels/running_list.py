@@ -239,3 +239,9 @@ def lacking(computed: Floats, share: Floats, held: Floats, block_size: Floats) -
     """Blocks that requests lack to compute their shares. All of one shape, or broadcast."""
     lacks: Floats = blocks_for(computed + share, block_size) - held
     return lacks
+
+
+def full_blocks(tokens: Floats, block_size: Floats) -> Ints:
+    """Blocks that so many tokens fill. All of one shape, or broadcast."""
+    full: Ints = np.floor(tokens / block_size).astype(np.int64)  # floats: `//` takes ten times as long
+    return full

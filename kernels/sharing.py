@@ -12,7 +12,7 @@ from .batch import Batch
 from .ordering import let_in, place, put_back
 from .params import NO_LIMIT
 from .request_rows import blocks_for
-from .running_list import RunningList, lacking
+from .running_list import RunningList, full_blocks, lacking
 
 _NOBODY = np.zeros(0, np.int64)
 STALLS = 1000  # so many batches may preempt somebody and no token be sent before the guard against livelock works
@@ -32,19 +32,47 @@ def make_up(batch: Batch, lanes: Bools, seen: Floats) -> None:
     """Make up the next batch of `lanes`, which see who has arrived by `seen`. Both [L]."""
     if not np.count_nonzero(lanes):
         return
-    running, queue = batch.running_list, batch.queue
+    running = batch.running_list
     if batch.pool is not None:
         let_in(batch, batch.pool, np.where(lanes, seen, -np.inf))
         _refresh(batch, (lanes & (running.size < batch.params.max_running)).nonzero()[0])
     cap = _cap(batch, seen) if batch.any_capped else None
+    mixes = lanes
+    if batch.any_exclusive:
+        mixes = lanes & (batch.params.mixes_prefill > ZERO)
+        lanes = lanes & ~_begin_apart(batch, lanes & ~mixes, seen)
     _go_on(batch, lanes, seen, cap)
     if batch.any_priority and running.has_preempted.any():
         _refresh(batch, _NOBODY)
     if batch.cache is not None:
         register(batch, lanes & ~running.has_preempted)
-    ready = lanes & ~running.has_preempted & (queue.head_arrival <= seen) & (running.left > ZERO)
-    ready &= running.size < batch.params.max_running
-    _begin(batch, ready.nonzero()[0], seen, cap)
+    _begin(batch, _ready(batch, mixes & ~running.has_preempted, seen), seen, cap)
+
+
+def _ready(batch: Batch, lanes: Bools, seen: Floats) -> Ints:
+    """Those of `lanes` [L] in which one more may join, if it fits. [n]"""
+    running = batch.running_list
+    ready = lanes & (batch.queue.head_arrival <= seen) & (running.size < batch.params.max_running)
+    rows: Ints = (ready & has_tokens(batch)).nonzero()[0]
+    return rows
+
+
+def has_tokens(batch: Batch) -> Bools:
+    """Where whoever joins gets tokens, or need not. [L]"""
+    tokens: Bools = (batch.running_list.left > ZERO) | ~batch.params.takes_chunks
+    return tokens
+
+
+def _begin_apart(batch: Batch, lanes: Bools, seen: Floats) -> Bools:
+    """The same of instances whose steps either prefill or decode: those in which somebody has joined, who is then alone
+    in the batch. [L]"""
+    running = batch.running_list
+    nothing = np.zeros((lanes.size, running.width))
+    before = running.size.copy()
+    running.give(lanes, nothing, nothing)
+    running.note_made_up(lanes, np.zeros(lanes.size, np.bool_), seen)
+    _begin(batch, _ready(batch, lanes, seen), seen, None)
+    return running.size > before
 
 
 # Who runs goes on.
@@ -66,7 +94,7 @@ def _go_on(batch: Batch, lanes: Bools, seen: Floats, cap: Floats | None) -> None
         share[over] = _within(wanted[over], p.budget[over])
     preempting = np.zeros(lanes.size, np.bool_)
     if batch.paged:
-        need = lacking(computed, share, running.held[:, :width], p.block_size_f[:, None])
+        need = np.maximum(lacking(computed, share, running.held[:, :width], p.block_size_f[:, None]), ZERO)
         need *= p.num_blocks[:, None] < NO_LIMIT
         preempting = lanes & (need.sum(axis=1) > running.blocks_free)
         running.give(lanes & ~preempting, share, need)
@@ -102,7 +130,7 @@ def _known_blocks(batch: Batch, lanes: Ints, computed: Floats) -> Ints:
     running, width = batch.running_list, computed.shape[1]
     if batch.any_async:
         computed = np.minimum(computed, running.tokens[lanes, :width] - running.unknown[lanes, :width])
-    blocks: Ints = (computed // batch.params.block_size_f[lanes][:, None]).astype(np.int64)
+    blocks: Ints = full_blocks(computed, batch.params.block_size_f[lanes][:, None])
     return blocks
 
 
@@ -143,7 +171,7 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
     while asks.size:
         coming = alive[asks] & (place >= at[asks, None])
         gets = _within(wanted[asks] * coming, left[asks])
-        need = np.where(gets > ZERO, lacking(computed[asks], gets, held[asks], size[asks]), ZERO)
+        need = np.maximum(lacking(computed[asks], gets, held[asks], size[asks]), ZERO) * (gets > ZERO)
         fails = need.cumsum(axis=1) > free[asks, None]
         first = np.where(fails.any(axis=1), fails.argmax(axis=1), width)
         got = coming & (place < first[:, None])
@@ -222,6 +250,7 @@ def _preempt(batch: Batch, lanes: Ints, places: Ints) -> None:
 def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
     """Admit in `lanes` [n], the heads of whose queues are there, one a lane and round."""
     p, r, queue, running = batch.params, batch.requests, batch.queue, batch.running_list
+    batch_tokens = np.zeros(batch.clock.now.size * batch.any_exclusive)
     while lanes.size:
         again = queue.preempted_waiting[lanes] > 0
         request = queue.head[lanes]
@@ -238,17 +267,24 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
         found_blocks, idle = np.zeros((2, lanes.size), np.int64)
         if batch.cache is not None:
             rows = p.caches[lanes].nonzero()[0]
-            most = ((tokens[rows] - ONE) // size[rows]).astype(np.int64)
+            most = full_blocks(tokens[rows] - ONE, size[rows])
             found_blocks[rows], idle[rows] = batch.cache.find(lanes[rows], (cells - p.out[lanes])[rows], most)
         found = size * found_blocks
         wanted = tokens - found
         if cap is not None:
             wanted = np.minimum(wanted, cap[lanes])
         share = np.minimum(wanted, running.left[lanes])
-        blocks = np.where(paged, blocks_for(found + share, size) - found_blocks, ZERO)
-        asked = np.where(p.chunk_fits[lanes] | ~paged, blocks, blocks_for(tokens, size) - found_blocks)
-        asked = asked + idle + np.where(running.size[lanes] > 0, p.spare[lanes], ZERO)
+        whole = np.where(paged, blocks_for(tokens, size) - found_blocks, ZERO)
+        blocks = np.where(paged & p.takes_chunks[lanes], blocks_for(found + share, size) - found_blocks, whole)
+        asked = (
+            np.where(p.chunk_fits[lanes], blocks, whole)
+            + idle
+            + np.where(running.size[lanes] > 0, p.spare[lanes], ZERO)
+        )
         fits = (asked <= running.blocks_free[lanes]) & ((share == wanted) | ~p.unsplit[lanes])
+        if batch.any_exclusive:
+            batch_tokens[lanes] += tokens - found
+            fits &= (batch_tokens[lanes] == tokens - found) | (batch_tokens[lanes] <= p.max_tokens[lanes])
         if not fits.all():
             lanes, request, tokens, at, cells, found_blocks, idle, share, blocks, again, size = (
                 values[fits]
@@ -261,7 +297,8 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
             known = _take_blocks(batch, lanes, cells, (found_blocks, blocks.astype(np.int64)), found + share)
             new = (again | (batch.times.preemptions[cells] > 0)) < p.caches[lanes]
             batch.times.find(cells[new], found[new])
-        held, taken = blocks + found_blocks, blocks + idle
+        held: Floats = blocks + found_blocks
+        taken: Floats = blocks + idle
         running.admit(lanes, request, tokens, r.total[at], found, share, held, known, taken, level)
         queue.take_head(lanes, again)
         batch.decodes.admit_one(lanes)
@@ -270,7 +307,7 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
         if batch.pool is not None:
             batch.pool.keep_places(queue.head)
             _refresh(batch, lanes)
-        more = (running.left[lanes] > ZERO) & (running.size[lanes] < p.max_running[lanes])
+        more = has_tokens(batch)[lanes] & (running.size[lanes] < p.max_running[lanes])
         lanes = lanes[more & (queue.head_arrival[lanes] <= seen[lanes])]
 
 
@@ -285,7 +322,7 @@ def _take_blocks(batch: Batch, lanes: Ints, cells: Ints, blocks: tuple[Ints, Int
     cache.share(lanes, requests, found)
     cache.take(lanes, new)
     known = blocks[0].copy()
-    known[rows] = computed // p.block_size_f[lanes]
+    known[rows] = full_blocks(computed, p.block_size_f[lanes])
     cache.register(lanes, requests, found, known[rows])
     return known
 

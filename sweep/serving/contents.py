@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from ..arrays import Ints
+from ..arrays import Int32s, Ints
+from ..kernels.arrays import Words
 from ..kernels.prefix_cache import Chains
 from ..kernels.ranges import spread
 from ..workloads.texts import Texts
-
-_Words = npt.NDArray[np.uint64]
 
 
 def chains_of(texts: Texts | None, prompt: Ints, output: Ints, block_size: int) -> Chains:
@@ -25,7 +23,7 @@ def chains_of(texts: Texts | None, prompt: Ints, output: Ints, block_size: int) 
     return Chains(begin, content, count)
 
 
-def _hashes(texts: Texts, output: Ints, begin: Ints, blocks: Ints, size: int) -> _Words:
+def _hashes(texts: Texts, output: Ints, begin: Ints, blocks: Ints, size: int) -> Words:
     """Two numbers for each block that tell its own tokens. [2, blocks]
 
     A block is made of pieces of segments: (text, first token, tokens, place in the block). Equal blocks have equal
@@ -62,7 +60,7 @@ def _hashes(texts: Texts, output: Ints, begin: Ints, blocks: Ints, size: int) ->
     return hashed
 
 
-def _numbers(hashed: _Words, request: Ints, place: Ints, begin: Ints) -> tuple[npt.NDArray[np.int32], int]:
+def _numbers(hashed: Words, request: Ints, place: Ints, begin: Ints) -> tuple[Int32s, int]:
     """Numbers of contents, from what tells blocks alone. [blocks], and how many there are"""
     sums = np.cumsum(_mix(hashed ^ _mix(place.astype(np.uint64))), axis=1, dtype=np.uint64)
     before = np.concatenate([np.zeros((2, 1), np.uint64), sums], axis=1)[:, begin[:-1]]
@@ -75,7 +73,7 @@ def _numbers(hashed: _Words, request: Ints, place: Ints, begin: Ints) -> tuple[n
     return number, int(number.max(initial=-1)) + 1
 
 
-def _mix(word: _Words) -> _Words:
+def _mix(word: Words) -> Words:
     """The finaliser of SplitMix64: all bits of a word depend on all of it."""
     word = word + np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from ..arrays import AnyInts, Floats, Ints
+from ..kernels.prefix_cache import Chains
 from ..workloads.texts import Texts
+from .contents import chains_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,8 @@ class Queue:
     texts: Texts | None = None  # what they have in common
     priority: AnyInts | None = None  # the smallest first; None: the workload has none
 
+    _chains: dict[int, Chains] = field(default_factory=dict, init=False)
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -30,6 +34,20 @@ class Queue:
     def in_order(self) -> bool:
         """Whether request i of the workload is served i-th, and none is left out before the last."""
         return bool(np.array_equal(self.positions, np.arange(len(self.positions))))
+
+    def chains(self, block_size: int) -> Chains:
+        """The contents of its full blocks."""
+        if block_size not in self._chains:
+            prompt, output = self.prompt_tokens.astype(np.int64), self.output_tokens.astype(np.int64)
+            self._chains[block_size] = chains_of(self.texts, prompt, output, block_size)
+        return self._chains[block_size]
+
+    def shares(self, block_size: int) -> bool:
+        """Whether two requests have a full block in common."""
+        if self.texts is None:
+            return False
+        chains = self.chains(block_size)
+        return chains.count < chains.content.size
 
     def part(self, rows: Ints) -> Queue:
         """Some of its requests; `positions` are then places in this queue."""

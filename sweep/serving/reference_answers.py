@@ -119,10 +119,11 @@ def limits(scheduler: Scheduler) -> dict[str, Any]:
 def disagreement(result: Result, expected: list[RequestState]) -> str | None:
     """The first thing in which the engine's result differs from the reference's answer; None if they agree.
 
-    Preemptions and refusals must be the same, times to 1e-9 of their size.
+    Preemptions, tokens found in a cache, and refusals must be the same, times to 1e-9 of their size.
     """
     for name, due in (
         ("preemptions", [request.preemptions for request in expected]),
+        ("cached_tokens", [request.cached_tokens for request in expected]),
         ("rejected", [request.status == "rejected" for request in expected]),
     ):
         for i in np.flatnonzero(getattr(result, name) != due)[:1]:

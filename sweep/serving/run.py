@@ -20,7 +20,7 @@ from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .extrapolation import beyond_measured, tell
 from .queue import Queue
 from .queues import Queues
-from .stage_batch import run_stages
+from .stage_runs import run_stages
 from .stages import UNLIMITED_TOKENS, Stage, StageResults
 from .system import System
 

@@ -62,7 +62,7 @@ def run_scheduler(
     long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
         See `Scheduler`; of policy "vllm" only.
     enable_prefix_caching
-        Not known yet: must be False.
+        See `Scheduler`; under paged memory only.
     max_num_seqs, max_num_batched_tokens, num_gpu_blocks
         vLLM's names for `max_running`, `token_budget`, and `num_blocks` + 1. None: ours are given.
     on_reject
@@ -134,6 +134,7 @@ def run_colocated(
     watermark: float = 0.0,
     max_model_len: int | None = None,
     async_scheduling: bool = False,
+    enable_prefix_caching: bool = False,
     order: OrderName = DEFAULT_ORDER,
     max_wait_s: float | None = None,
     router: RouterName = DEFAULT_ROUTER,
@@ -151,6 +152,8 @@ def run_colocated(
         See `Colocated`.
     long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
         See `Scheduler`; of policy "vllm" only.
+    enable_prefix_caching
+        See `Colocated`; under paged memory only.
     chunk_budget, max_tokens
         See `Colocated`; under a policy or memory that does not use them any value but the default is an error.
     router, router_seed, rate
@@ -187,6 +190,7 @@ def run_colocated(
         watermark=watermark,
         max_model_len=max_model_len,
         async_scheduling=async_scheduling,
+        enable_prefix_caching=enable_prefix_caching,
         order=order,
         max_wait_s=max_wait_s,
         router=router,

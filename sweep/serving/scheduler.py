@@ -13,7 +13,6 @@ import numpy as np
 from .. import checks
 from ..hardware.steps import Step
 from ..kernels.engine import Engine
-from ..kernels.rules import LISTED
 from ..kernels.slots import NEVER_FINISHES
 from ..measures.system_results import SystemResults
 from ..workloads.workload import Workload
@@ -143,8 +142,6 @@ class Scheduler(CheckedSystem):
         )
         if checks.whether("enable_prefix_caching", self.enable_prefix_caching) and self.block_size is None:
             raise ValueError("enable_prefix_caching=True: has no effect under unlimited memory")
-        if self.enable_prefix_caching and self.policy != "vllm":
-            raise ValueError("enable_prefix_caching=True: must be False but under policy 'vllm'")
         for name in ("enable_chunked_prefill", "reserve_full_isl", "async_scheduling"):
             self._keep(name, checks.whether(name, getattr(self, name)))
         self._keep("watermark", checks.between("watermark", self.watermark, 0, 1))
@@ -198,21 +195,12 @@ class Scheduler(CheckedSystem):
             return most
         return min(most, float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS)))
 
-    @property
-    def _order_matters(self) -> bool:
-        """Whether it matters who stands before whom in the running list."""
-        by_priority = self.policy == "vllm" and self.order == "priority"
-        return (
-            by_priority or self.async_scheduling or self.enable_prefix_caching or self.long_prefill_token_threshold > 0
-        )
-
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
-        rules = policy_of(self.policy).rules("paged")
         return Stage(
             queue,
             self.step,
-            replace(rules, own_row=LISTED) if self._order_matters else rules,
+            policy_of(self.policy).rules("paged"),
             self.rate,
             max_running=self.max_running,
             block_size=self.block_size,

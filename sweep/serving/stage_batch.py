@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import Bools, Floats, Int32s, Ints
+from ..arrays import Floats, Int32s, Ints
 from ..hardware.steps import Step
 from ..kernels.batch import Batch
 from ..kernels.engine import Engine
@@ -18,68 +18,16 @@ from ..kernels.prefix_cache import Chains, PrefixCache, new_prefix_cache
 from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
 from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router
-from ..kernels.rules import LISTED, Rules
+from ..kernels.rules import LISTED
 from ..kernels.step_tables import NO_TABLES, JoinedTables, StepTables
 from ..kernels.steplog import StepLog
 from ..kernels.steptime import StepCoefficients
-from .contents import chains_of
 from .orders import by_rank, levels
 from .queue import Queue
 from .routers import ROUTERS
-from .stages import UNLIMITED_TOKENS, Stage, StageResults, no_results
+from .stages import UNLIMITED_TOKENS, Stage, StageResults
 
 _WIDTH = 32  # requests that a lane with a row of its own has room for at first
-
-
-def run_stages(
-    stages: Sequence[Stage],
-    logged: Sequence[int] = (),
-    *,
-    itl: bool = False,
-    watch: Callable[[StageBatch, Ints], Callable[[Batch], Bools]] | None = None,
-) -> StageResults:
-    """Run all stages, those of one kind together. `logged` are stages whose steps are kept; `itl`: keep times between
-    tokens; `watch` makes what follows some stages, given the places of a batch's stages."""
-    runs: dict[tuple[Rules, bool], list[int]] = {}
-    for i, stage in enumerate(stages):
-        runs.setdefault((stage.kind, stage.routed), []).append(i)
-    lanes = sum(stage.instances * stage.lanes for stage in stages)
-    results = no_results(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, itl)
-    counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
-    begins = np.cumsum(counts) - counts
-    results.lane_stage = np.repeat(np.arange(len(stages)), counts)
-    within = np.arange(lanes) - begins[results.lane_stage]
-    width = np.array([stage.lanes for stage in stages], np.int64)
-    results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
-    for (_, routed), members in runs.items():
-        chosen = np.array(members, np.int64)
-        batch = StageBatch([stages[i] for i in members], routed)
-        own = counts[chosen]
-        of_run = np.repeat(np.arange(len(members)), own)
-        rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
-        log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
-        engine = batch.engine(log, itl)
-        engine.watch = watch(batch, chosen) if watch and not batch.rules.ordered else None  # no verdict on those
-        totals = engine.run()
-        if engine.watch:
-            engine.watch(engine.batch)
-        for counter, values in totals.rows():
-            getattr(results.lane_totals, counter.name)[rows] = values
-        batch.hand_back(engine, chosen, rows, results)
-        if engine.batch.keeps_itl:
-            np.add.at(results.itl_counts, chosen[of_run], engine.itl_histograms)
-        for place, columns in log.columns().items() if log else ():
-            owner = int(chosen[of_run[place]])
-            lane = int(rows[place] - begins[owner])
-            results.logs.setdefault(owner, []).append((*divmod(lane, stages[owner].lanes), columns))
-    for counter, values in results.lane_totals.rows():
-        summed = np.zeros(len(stages))
-        if counter.of_lanes == "max":
-            np.maximum.at(summed, results.lane_stage, values)
-        elif lanes:
-            summed = np.bincount(results.lane_stage, values, len(stages)).astype(np.float64)
-        setattr(results.totals, counter.name, summed)
-    return results
 
 
 class StageBatch:
@@ -140,7 +88,7 @@ class StageBatch:
             unsplit=np.array([stage.unsplit for stage in per_lane], np.bool_),
             spare=np.array([stage.spare_blocks for stage in per_lane], np.float64),
             most_share=np.array([stage.most_share or np.inf for stage in per_lane], np.float64),
-            by_priority=np.array([self.listed and stage.order == "priority" for stage in per_lane], np.bool_),
+            by_priority=np.array([stage.by_priority for stage in per_lane], np.bool_),
             caches=np.array([stage.caches for stage in per_lane], np.bool_),
             is_async=np.array([stage.is_async for stage in per_lane], np.bool_),
             stages=np.array([stage.pipeline for stage in per_lane], np.float64),
@@ -186,9 +134,7 @@ class StageBatch:
             key = int(owner[lane]), int(params.block_size[lane])
             if key not in known:
                 known[key] = len(chains)
-                queue = self.queues[key[0]]
-                prompt, output = queue.prompt_tokens.astype(np.int64), queue.output_tokens.astype(np.int64)
-                chains.append(chains_of(queue.texts, prompt, output, key[1]))
+                chains.append(self.queues[key[0]].chains(key[1]))
             which[lane] = known[key]
         return new_prefix_cache(owner.size, chains, which, params.num_blocks)
 

@@ -18,11 +18,12 @@ from ..hardware.steps import Step
 from ..kernels.counters import Totals, new_totals
 from ..kernels.itl_bins import BINS
 from ..kernels.params import NO_LIMIT
-from ..kernels.rules import Rules
+from ..kernels.rules import LISTED, Rules
 from .orders import DEFAULT_ORDER
 from .queue import Queue
 from .routers import DEFAULT_ROUTER, ROUTERS
 
+_TIMES = ("first_token_s", "finish_s", "admitted_s")
 UNLIMITED_TOKENS = int(NO_LIMIT) - 1
 
 
@@ -71,9 +72,33 @@ class Stage:
     def kind(self) -> Rules:
         """Stages of one kind can advance together."""
         beside = self.rules.decode_beside_prefill or not self.rules.reserve
+        own_row = LISTED if self.listed else self.rules.own_row
         return replace(
-            self.rules, decode_beside_prefill=beside, takes_chunks=False, ordered=self.order != DEFAULT_ORDER
+            self.rules,
+            own_row=own_row,
+            decode_beside_prefill=beside,
+            takes_chunks=False,
+            ordered=self.order != DEFAULT_ORDER,
         )
+
+    @property
+    def listed(self) -> bool:
+        """Whether it matters who stands before whom in the running list."""
+        return self.caches or self.is_async or self.by_priority or self.most_share is not None
+
+    @property
+    def plain(self) -> Stage | None:
+        """The same without its prefix cache, if that makes no difference until somebody is preempted: nothing is shared
+        then, and freed blocks count the same whether they are known or not. None if it may, or has none."""
+        without = replace(self, caches=False)
+        if not self.caches or without.listed or self.queue.shares(self.block_size or 1):
+            return None
+        return without
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether the preempted wait among the others, as in vLLM."""
+        return self.rules.takes_chunks and self.order == "priority"
 
     @property
     def routed(self) -> bool:
@@ -101,6 +126,29 @@ class StageResults:
     lane_totals: Totals
     logs: dict[int, list[tuple[int, int, dict[str, npt.NDArray[Any]]]]] = field(default_factory=dict)
     """By stage: instance, lane of the instance, columns of kernels.steplog."""
+
+    def replace(self, stages: Ints, other: StageResults) -> None:
+        """The outcomes of `stages` [n] are those of another run, in which they were alone, in this order."""
+        width = other.finish_s.shape[1]
+        for name in (*_TIMES, "preemptions", "cached_tokens", "instance", "itl_max_s"):
+            rows = getattr(self, name)
+            rows = rows if rows.flags.writeable else rows.copy()
+            rows[stages, :width] = getattr(other, name)
+            setattr(self, name, rows)
+        self.itl_counts[stages] = other.itl_counts
+        place = np.full(int(self.lane_stage.max(initial=0)) + 1, -1)
+        place[stages] = np.arange(stages.size)
+        lanes = (place[self.lane_stage] >= 0).nonzero()[0]
+        order = lanes[np.argsort(place[self.lane_stage[lanes]], kind="stable")]
+        self.lane_requests[order] = other.lane_requests
+        for mine, theirs, rows in (
+            (self.totals, other.totals, stages),
+            (self.lane_totals, other.lane_totals, order),
+        ):
+            for counter, values in theirs.rows():
+                getattr(mine, counter.name)[rows] = values
+        for row, log in other.logs.items():
+            self.logs[int(stages[row])] = log
 
 
 def no_results(stages: int, width: int, lanes: int, itl: bool) -> StageResults:

@@ -55,6 +55,8 @@ class Colocated(RoutedSystem):
         See `Scheduler`, which an instance is without reserved memory. None: under reserved memory.
     long_prefill_token_threshold, enable_chunked_prefill, reserve_full_isl, watermark, max_model_len, async_scheduling
         See `Scheduler`; of "vllm" only.
+    enable_prefix_caching
+        Whether each instance finds blocks again by their content; under paged memory only.
     order, max_wait_s
         See `Scheduler`: who is admitted next.
     router, router_seed
@@ -90,6 +92,7 @@ class Colocated(RoutedSystem):
     watermark: float = 0.0
     max_model_len: int | None = None
     async_scheduling: bool = False
+    enable_prefix_caching: bool = False
     order: OrderName = DEFAULT_ORDER
     max_wait_s: float | None = None
     router: RouterName = DEFAULT_ROUTER
@@ -114,7 +117,7 @@ class Colocated(RoutedSystem):
                 self._keep(name, getattr(self.scheduler(), name))
             return
         self._refuse("under reserved memory", "max_running", "block_size", "num_blocks", "token_budget")
-        for name in VLLM_OPTIONS:
+        for name in ("enable_prefix_caching", *VLLM_OPTIONS):
             if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{name}={getattr(self, name)!r}: has no effect under reserved memory")
         used = policy_of(self.policy, self.memory).options[self.memory]
@@ -143,6 +146,7 @@ class Colocated(RoutedSystem):
             order=self.order,
             max_wait_s=self.max_wait_s,
             rate=self.rate,
+            enable_prefix_caching=self.enable_prefix_caching,
             **{name: getattr(self, name) for name in VLLM_OPTIONS},
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from servesweep import ConstantStepTime, make_workload
 from servesweep.kernels.batch import Batch
+from servesweep.kernels.prefix_cache import new_prefix_cache
 from servesweep.serving.scheduler import Scheduler, new_engine
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -51,6 +52,7 @@ FLOORS = (
     {"phases"},
     {"engine"},
 )
+NO_CACHE = new_prefix_cache(0, [], np.zeros(0, np.int64), np.zeros(0))
 IN_PLACE = ("putmask", "copyto", "place", "put", "fill_diagonal")  # of numpy: what comes first is changed
 METHODS = ("fill", "sort", "put", "partition", "resize", "itemset")  # of arrays
 
@@ -71,7 +73,7 @@ def batch() -> Batch:
 def owners() -> dict[str, str]:
     """The module that may change a field, by the field's name."""
     made = batch()
-    records = (*made.records, made.requests, made.times, made.running_list)
+    records = (*made.records, made.requests, made.times, made.running_list, NO_CACHE)
     found: dict[str, str] = {}
     for record in records:
         module = type(record).__module__.rpartition(".")[2]

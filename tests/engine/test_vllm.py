@@ -12,14 +12,21 @@ from parity import assert_identical, check_against_reference, lanes_of, run, wor
 from servesweep import ConstantStepTime, Workload, run_scheduler
 from servesweep.serving.scheduler import Scheduler, run_schedulers
 from strategies import LaneCase, lane_cases, traffic
+from vllm_decisions import tokens_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm"
-OPTIONS = ("reserve_full_isl", "watermark", "enable_chunked_prefill", "max_model_len", "long_prefill_token_threshold")
+OPTIONS = (
+    "reserve_full_isl",
+    "watermark",
+    "enable_chunked_prefill",
+    "max_model_len",
+    "long_prefill_token_threshold",
+    "enable_prefix_caching",
+)
 CASES = [
     case
-    for name in ("fcfs", "options", "more")
+    for name in ("fcfs", "options", "more", "prefix-caching")
     for case in json.loads((GOLDEN / f"{name}.json").read_text())
-    if not case["inputs"].get("enable_prefix_caching")
 ]
 
 
@@ -28,9 +35,15 @@ def test_recorded_decisions(case: dict[str, Any]) -> None:
     """What a log of the engine shows of each step, and the outcome of each request."""
     inputs, outputs = case["inputs"], case["outputs"]
     requests = inputs["requests"]
-    columns = zip(*((r["arrival"], r["prompt"], r["output"]) for r in requests), strict=True)
+    prompts = [r["prompt"] if isinstance(r["prompt"], int) else [(*pair,) for pair in r["prompt"]] for r in requests]
     scheduler = Scheduler(
-        Workload(*map(np.array, columns), priority=np.array([r.get("priority", 0) for r in requests])),
+        Workload(
+            np.array([r["arrival"] for r in requests]),
+            np.array([tokens_of(prompt) for prompt in prompts]),
+            np.array([r["output"] for r in requests]),
+            priority=np.array([r.get("priority", 0) for r in requests]),
+            prompts=prompts,
+        ),
         ConstantStepTime(1.0),
         policy="vllm",
         max_running=inputs["max_num_seqs"],
@@ -46,6 +59,7 @@ def test_recorded_decisions(case: dict[str, Any]) -> None:
     np.testing.assert_array_equal(result.first_token_s - 1, outputs["first_token"])
     np.testing.assert_array_equal(result.finish_s - 1, outputs["finish"])
     np.testing.assert_array_equal(result.preemptions, outputs["preemptions"])
+    np.testing.assert_array_equal(result.cached_tokens, outputs["cached_tokens"])
     np.testing.assert_array_equal(log["start_s"], [step["step"] for step in steps])
     np.testing.assert_array_equal(log["tokens"], [sum(n for _, n in step["tokens"]) for step in steps])
     np.testing.assert_array_equal(inputs["num_blocks"] - log["blocks_used"], [step["free_run"] for step in steps])
@@ -103,8 +117,6 @@ def test_names_of_vllm() -> None:
     np.testing.assert_array_equal(ours.finish_s, theirs.finish_s)
     with pytest.raises(ValueError, match="max_num_seqs=2: must not be given beside max_running=2"):
         run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, max_running=2, **common)
-    with pytest.raises(ValueError, match="yet"):
-        run_scheduler(served, ConstantStepTime(1.0), max_num_seqs=2, **common, enable_prefix_caching=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Run stages, those of one kind together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..arrays import Bools, Ints
+from ..kernels.batch import Batch
+from ..kernels.rules import Rules
+from ..kernels.steplog import StepLog
+from .stage_batch import StageBatch
+from .stages import Stage, StageResults, no_results
+
+Watch = Callable[[StageBatch, Ints], Callable[[Batch], Bools]]
+
+
+def run_stages(
+    stages: Sequence[Stage], logged: Sequence[int] = (), *, itl: bool = False, watch: Watch | None = None
+) -> StageResults:
+    """Run all stages. `logged` are stages whose steps are kept; `itl`: keep times between tokens; `watch` makes what
+    follows some stages, given the places of a batch's stages.
+
+    Stages that may do without their prefix cache (`Stage.plain`) do, which is ten times as fast; those that have
+    preempted somebody then run again.
+    """
+    plain = [None if watch else stage.plain for stage in stages]
+    results = _run([one or stage for stage, one in zip(stages, plain, strict=True)], logged, itl, watch)
+    again = [i for i, one in enumerate(plain) if one is not None and results.preemptions[i].any()]
+    if again:
+        kept = [row for row, i in enumerate(again) if i in logged]
+        results.replace(np.array(again), _run([stages[i] for i in again], kept, itl, None))
+    return results
+
+
+def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch | None) -> StageResults:
+    runs: dict[tuple[Rules, bool], list[int]] = {}
+    for i, stage in enumerate(stages):
+        runs.setdefault((stage.kind, stage.routed), []).append(i)
+    lanes = sum(stage.instances * stage.lanes for stage in stages)
+    results = no_results(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, itl)
+    counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
+    begins = np.cumsum(counts) - counts
+    results.lane_stage = np.repeat(np.arange(len(stages)), counts)
+    within = np.arange(lanes) - begins[results.lane_stage]
+    width = np.array([stage.lanes for stage in stages], np.int64)
+    results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
+    for (_, routed), members in runs.items():
+        chosen = np.array(members, np.int64)
+        batch = StageBatch([stages[i] for i in members], routed)
+        own = counts[chosen]
+        of_run = np.repeat(np.arange(len(members)), own)
+        rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
+        log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
+        engine = batch.engine(log, itl)
+        engine.watch = watch(batch, chosen) if watch and not batch.rules.ordered else None  # no verdict on those
+        totals = engine.run()
+        if engine.watch:
+            engine.watch(engine.batch)
+        for counter, values in totals.rows():
+            getattr(results.lane_totals, counter.name)[rows] = values
+        batch.hand_back(engine, chosen, rows, results)
+        if engine.batch.keeps_itl:
+            np.add.at(results.itl_counts, chosen[of_run], engine.itl_histograms)
+        for place, columns in log.columns().items() if log else ():
+            owner = int(chosen[of_run[place]])
+            lane = int(rows[place] - begins[owner])
+            results.logs.setdefault(owner, []).append((*divmod(lane, stages[owner].lanes), columns))
+    for counter, values in results.lane_totals.rows():
+        summed = np.zeros(len(stages))
+        if counter.of_lanes == "max":
+            np.maximum.at(summed, results.lane_stage, values)
+        elif lanes:
+            summed = np.bincount(results.lane_stage, values, len(stages)).astype(np.float64)
+        setattr(results.totals, counter.name, summed)
+    return results
