@@ -30,12 +30,12 @@ class Chains:
 
 @dataclass
 class PrefixCache:
-    """Of `state`, or of a copy: _UNKNOWN, not there; less, owned; else free, and its place in the log."""
+    """Of `state`, or of a copy: _UNKNOWN, not there; less, owned; else free, and its place in `freed`."""
 
     state: Int32s  # [L, C] of the first registered block of each content
-    log: Int32s  # [L, T] the free queue: slots in the order of release, stale entries among them
-    log_begin: Ints  # [L] the next to be taken
-    log_end: Ints  # [L]
+    freed: Int32s  # [L, T] the free queue: slots in the order of release, stale entries among them
+    freed_begin: Ints  # [L] the next to be taken
+    freed_end: Ints  # [L]
     blank: Ints  # [L] free blocks without content: the front of the queue
     evicted: Ints  # [L] blocks that were forgotten
     chain_row: Ints  # [L] of the lane's first request, in the chains
@@ -124,20 +124,20 @@ class PrefixCache:
         width = self.state.shape[1]
         if self._any_copies:
             slot = self._held(lane, content, requests[row])
-        freed = slot >= width  # copies have one owner
-        mine = (~freed).nonzero()[0]
+        gone = slot >= width  # copies have one owner
+        mine = (~gone).nonzero()[0]
         at = lane[mine] * width + slot[mine]
         if lanes.size > 1 and (lanes[1:] == lanes[:-1]).any():
             unique, back, count = np.unique(at[::-1], return_index=True, return_counts=True)
             left = self.state.ravel()[unique] + count
             self.state.ravel()[unique] = left
             free = left == _UNKNOWN
-            freed[mine[at.size - 1 - back[free]]] = True
+            gone[mine[at.size - 1 - back[free]]] = True
         else:
             left = self.state.ravel()[at] + 1
             self.state.ravel()[at] = left
-            freed[mine[left == _UNKNOWN]] = True
-        rows = freed.nonzero()[0]
+            gone[mine[left == _UNKNOWN]] = True
+        rows = gone.nonzero()[0]
         self._append(lane[rows], slot[rows])
         np.add.at(self.blank, lanes, blank)
         freed_of: Ints = np.bincount(row[rows], minlength=lanes.size) + blank
@@ -146,7 +146,7 @@ class PrefixCache:
     def bytes_per_lane(self) -> float:
         """What a lane holds."""
         lanes = max(self.blank.size, 1)
-        arrays = (self.state, self.log, self.copy_state, self.copy_content, self.copy_owner, self.copy_order)
+        arrays = (self.state, self.freed, self.copy_state, self.copy_content, self.copy_owner, self.copy_order)
         return sum(array.nbytes for array in arrays) / lanes
 
     # How.
@@ -166,11 +166,11 @@ class PrefixCache:
         self.evicted[lanes] += number
         width = self.state.shape[1]
         while lanes.size:
-            begin = self.log_begin[lanes]
-            window = np.minimum(number + number // 4 + 4, self.log_end[lanes] - begin)
+            begin = self.freed_begin[lanes]
+            window = np.minimum(number + number // 4 + 4, self.freed_end[lanes] - begin)
             row, place, _ = spread(begin, window)
             lane = lanes[row]
-            slot = self.log[lane, place].astype(np.int64)
+            slot = self.freed[lane, place].astype(np.int64)
             valid = self._state_of(lane, slot) == place
             count = np.cumsum(valid)
             before = np.concatenate([[0], count])[np.cumsum(window) - window]
@@ -179,7 +179,7 @@ class PrefixCache:
             last = (valid & (rank == number[row])).nonzero()[0]
             begin = begin + window
             begin[row[last]] = place[last] + 1
-            self.log_begin[lanes] = begin
+            self.freed_begin[lanes] = begin
             number = number - np.bincount(row[gone], minlength=lanes.size)
             self._forget(lane[gone], slot[gone], width)
             more = number.nonzero()[0]
@@ -207,7 +207,7 @@ class PrefixCache:
         self.state[lane, slot] = state
         self.copy_content[lane, oldest] = -1
         free = (state >= 0).nonzero()[0]
-        self.log[lane[free], state[free]] = slot[free]
+        self.freed[lane[free], state[free]] = slot[free]
 
     def _state_of(self, lane: Ints, slot: Ints) -> Int32s:
         width = self.state.shape[1]
@@ -265,9 +265,9 @@ class PrefixCache:
         count = np.diff(np.concatenate([first, [lane.size]]))
         rank = np.arange(lane.size) - np.repeat(first, count)
         self._make_room(lane[first], count)
-        place = self.log_end[lane] + rank
-        self.log[lane, place] = slot
-        self.log_end[lane[first]] += count
+        place = self.freed_end[lane] + rank
+        self.freed[lane, place] = slot
+        self.freed_end[lane[first]] += count
         width = self.state.shape[1]
         rows = (slot < width).nonzero()[0]
         self.state[lane[rows], slot[rows]] = place[rows]
@@ -276,25 +276,25 @@ class PrefixCache:
 
     def _make_room(self, lanes: Ints, count: Ints) -> None:
         """Logs have room for `count` entries more. Both [n]"""
-        full = self.log_end[lanes] + count > self.log.shape[1]
+        full = self.freed_end[lanes] + count > self.freed.shape[1]
         lanes, count = lanes[full], count[full]
         if not lanes.size:
             return
-        begin, width = self.log_begin[lanes], self.state.shape[1]
-        row, place, _ = spread(begin, self.log_end[lanes] - begin)
+        begin, width = self.freed_begin[lanes], self.state.shape[1]
+        row, place, _ = spread(begin, self.freed_end[lanes] - begin)
         lane = lanes[row]
-        slot = self.log[lane, place].astype(np.int64)
+        slot = self.freed[lane, place].astype(np.int64)
         valid = (self._state_of(lane, slot) == place).nonzero()[0]
         row, lane, slot = row[valid], lane[valid], slot[valid]
         left = np.bincount(row, minlength=lanes.size)
         new = np.arange(row.size) - np.repeat(np.cumsum(left) - left, left)
         needed = int((left + count).max())
-        if 2 * needed > self.log.shape[1]:  # half empty, so that this is rare
-            wider = np.zeros((self.log.shape[0], 2 * needed), np.int32)
-            wider[:, : self.log.shape[1]] = self.log
-            self.log = wider
-        self.log[lane, new] = slot
-        self.log_begin[lanes], self.log_end[lanes] = 0, left
+        if 2 * needed > self.freed.shape[1]:  # half empty, so that this is rare
+            wider = np.zeros((self.freed.shape[0], 2 * needed), np.int32)
+            wider[:, : self.freed.shape[1]] = self.freed
+            self.freed = wider
+        self.freed[lane, new] = slot
+        self.freed_begin[lanes], self.freed_end[lanes] = 0, left
         rows = (slot < width).nonzero()[0]
         self.state[lane[rows], slot[rows]] = new[rows]
         rows = (slot >= width).nonzero()[0]
@@ -316,7 +316,7 @@ def new_prefix_cache(
         PrefixCache,
         lanes,
         state=np.full((lanes, width), _UNKNOWN, np.int32),
-        log=np.zeros((lanes, _FEW), np.int32),
+        freed=np.zeros((lanes, _FEW), np.int32),
         blank=num_blocks.astype(np.int64),
         chain_row=rows[chain_of],
         copy_state=np.zeros((lanes, 0), np.int32),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import checks
 from ..arrays import Ints
 from ..checks import MAX_TOKENS
 from ..messages import shown
@@ -26,6 +27,7 @@ Prompts = Sequence[int | Sequence[TextSegment]]
 """One entry a request: its segments in order, or a number of tokens, which are a text of their own."""
 
 
+@checks.spelt_out
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Texts:
     """The texts of N requests; the arrays are read-only.

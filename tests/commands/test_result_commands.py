@@ -210,7 +210,7 @@ def test_the_catalog_has_a_line_for_every_name(capsys):
     assert all(line for lines in found.values() for line in lines.values())
     assert "989 TFLOP/s bf16" in found["chips"]["h100-sxm"]
     text = printed(capsys, "catalog", "policies", "experiments")
-    assert text.startswith("policies (3)\n  mixed ")
+    assert text.startswith("policies (4)\n  mixed ")
     assert "quickstart" in text
 
 

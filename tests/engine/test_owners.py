@@ -37,6 +37,7 @@ FLOORS = (
         "inflow",
         "pool",
         "prefills",
+        "prefix_cache",
         "router",
         "running_list",
         "step_times",

@@ -141,7 +141,7 @@ def check_totals(run: Run, served: Sequence[Mapping[str, Any]], limits: Mapping[
     if preemptions == 0:
         assert run.prefill_tokens == prompts
         assert run.recomputed_tokens == 0
-    else:
+    elif not limits.get("async_scheduling"):  # there the step under way may send a victim's last token
         assert run.recomputed_tokens > 0
     assert (run.steps > 0) == bool(served)
     assert run.steps <= run.prefill_tokens + outputs, "each step processes a token"
