@@ -69,7 +69,7 @@ exchange rate: a small one protects TPOT more than needed here and makes prompts
 ## What it looks like""",
     """\
 ```python
-step = ss.StepModel(ss.model("llama-3.1-8b"), ss.chip("h100-sxm"))
+step = ss.OperatorStepModel(ss.model("llama-3.1-8b"), ss.chip("h100-sxm"))
 some = ss.conversation_workload(60, rate=14.0)
 for policy, options in {"prefill_first": {}, "chunked": {"token_budget": 1024}}.items():
     scheduler = ss.Scheduler(some, step, policy=policy, max_running=256, block_size=16, **options)

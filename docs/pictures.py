@@ -22,7 +22,7 @@ def draw_examples(folder: Path) -> None:
 
 def draw_cell(folder: Path) -> None:
     """Some seconds of a cell of the quickstart that preempts."""
-    step = servesweep.StepModel(servesweep.model("llama-3.1-8b"), servesweep.chip("h100-sxm"), mem_reserve=0.77)
+    step = servesweep.OperatorStepModel(servesweep.model("llama-3.1-8b"), servesweep.chip("h100-sxm"), mem_reserve=0.77)
     lane = servesweep.Scheduler(
         servesweep.conversation_workload(2000, rate=8.0),
         step,

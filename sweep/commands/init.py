@@ -36,8 +36,7 @@ request_rate_rps = { from = 2, to = 48, count = 9 } # offered requests/s, log-sp
 model = "llama-3.1-8b"
 chip = "h100-sxm"
 tp = [1, 2] # tensor-parallel degree
-mfu = 0.6 # shares of peak FLOP/s and of memory bandwidth that a step reaches: set them from your own measurements
-mbu = 0.8
+# step_times = "mine.toml" # what you measured: docs/calibration.md; otherwise constants that are known of the chip
 
 [scheduler]
 policy = ["mixed", "chunked", "prefill_first"]

@@ -108,7 +108,7 @@ class InstanceTable:
 
     model: tuple[str, ...] = field(default=(), metadata=as_key(str, lookup=catalogue.model))
     chip: tuple[str, ...] = field(default=(), metadata=_of_instances("chip"))
-    step_times: tuple[str, ...] = _of_instance("step_times", "roofline")
+    step_times: tuple[str, ...] = _of_instance("step_times", "operators")
     tp: tuple[int, ...] = _of_instance("tp", 1)
     pp: tuple[int, ...] = _of_instance("pp", 1)
     weight_bytes: tuple[float, ...] = _of_instance("weight_bytes", 2.0)

@@ -115,7 +115,7 @@ def expand(experiment: Experiment) -> Plan:
     >>> from servesweep.experiment.reader import load_experiment
     >>> experiment = load_experiment({
     ...     "workload": {"kind": "synthetic", "prompt": 100, "output": 10, "request_rate_rps": [1, 2]},
-    ...     "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm"},
+    ...     "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm", "step_times": "roofline"},
     ...     "scheduler": {"policy": "mixed", "block_size": 16},
     ... })
     >>> [cell.cell_id for cell in expand(experiment).cells]

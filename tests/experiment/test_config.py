@@ -61,7 +61,7 @@ def test_tables_read_again_give_the_same_experiment(tmp_path):
     for config in (
         SMALL,
         changed(workload={"arrivals": ["poisson", "bursty"], "cv": [2, 3]}, slo={"ttft_ms": [100, 200]}),
-        changed(instance={"tp": [1, 2], "link": "nvlink5"}, output={"steps": "all"}),
+        changed(instance={"step_times": "roofline", "tp": [1, 2], "link": "nvlink5"}, output={"steps": "all"}),
     ):
         experiment = load_experiment(config)
         assert load_experiment(experiment.tables()) == experiment

@@ -124,7 +124,10 @@ def test_a_missing_file_names_the_ready_experiments():
         ({"instance": {"model": "gpt-5"}}, 'model = "gpt-5": is unknown'),
         ({"instance": {"chip": None}}, "instance.chip is missing"),
         ({"instance": {"tp": 0}}, "tp = 0: must be an integer of at least 1"),
-        ({"instance": {"link": "nvlink4"}}, 'link = "nvlink4": has no effect without tp above 1'),
+        (
+            {"instance": {"step_times": "roofline", "link": "nvlink4"}},
+            'link = "nvlink4": has no effect without tp above 1',
+        ),
         ({"instance": {"tp": 2, "link": "nvlnk4"}}, 'did you mean "nvlink4"?'),
         ({"instance": {"mem_reserve": 1}}, "mem_reserve = 1: must be a finite number of at least 0 and below 1"),
         ({"instance": {"overhead_s": -1e-3}}, "overhead_s = -0.001: must be"),

@@ -55,7 +55,7 @@ def test_cells_are_the_product_in_the_order_of_the_keys_with_the_rate_innermost(
 def test_an_axis_multiplies_only_the_cells_that_it_has_an_effect_on():
     plan = plan_of(
         workload={"request_rate_rps": 1, "arrivals": ["poisson", "bursty"], "cv": [2, 4]},
-        instance={"tp": [1, 2], "link": ["nvlink4", "ib-ndr"]},
+        instance={"step_times": "roofline", "tp": [1, 2], "link": ["nvlink4", "ib-ndr"]},
         scheduler={
             "policy": ["mixed", "chunked", "prefill_first"],
             "memory": ["paged", "unlimited"],
@@ -191,7 +191,9 @@ def test_what_does_not_change_the_answer_does_not_change_the_id(monkeypatch):
     before = ids(plan_of())
     assert ids(plan_of(output={"steps": "all"})) == before
     assert ids(expand(load_experiment({**config(), "name": "other"}))) == before
-    assert ids(plan_of(instance={"mbu": 0.8}, slo={"cooldown": 0.2})) == before  # defaults, written out
+    assert ids(plan_of(instance={"mbu": 0.885}, slo={"cooldown": 0.2})) == before  # defaults, written out
+    roofline = {"step_times": "roofline"}
+    assert ids(plan_of(instance={**roofline, "mbu": 0.8})) == ids(plan_of(instance=roofline))
     monkeypatch.setattr(plan_module, "RULES_VERSION", plan_module.RULES_VERSION + 1)
     assert not set(ids(plan_of())) & set(before)
 

@@ -59,7 +59,7 @@ def test_an_axis_multiplies_only_the_systems_that_have_it():
 def test_systems_are_what_the_cells_say():
     plan = plan_of(
         system={"kind": "disaggregated", "n_prefill": 2, "n_decode": 3, "router": "power_of_two", "router_seed": 7},
-        instance={**INSTANCE, "pp": 2},
+        instance={**INSTANCE, "pp": 2, "step_times": "roofline"},
         prefill_instance={"tp": 2, "chip": "h200-sxm"},
         scheduler={"memory": "paged", "block_size": 32, "max_running": 9, "max_tokens": 1000},
     )

@@ -32,7 +32,7 @@ from system_plans import ALL, WORKLOAD, columns, problems, tables
         ({"decode_instance": {"tp": 2}}, 'decode_instance.tp = 2: has no effect without system.kind = "disaggregated"'),
         ({"system": {"kind": "disaggregated"}, "decode_instance": {"model": "llama-3-8b"}}, "model: unknown key"),
         (
-            {"system": {"kind": "disaggregated"}, "decode_instance": {"link": "nvlink4"}},
+            {"system": {"kind": "disaggregated"}, "decode_instance": {"step_times": "roofline", "link": "nvlink4"}},
             'decode_instance.link = "nvlink4": has no effect without tp above 1',
         ),
         (

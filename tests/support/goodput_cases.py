@@ -24,9 +24,10 @@ QUIET = {"workers": 1, "progress": False}
 
 
 def searched(tmp_path, slo, search=None, **workload):
-    """The only row of a search on one configuration."""
+    """The only row of a search on one configuration, whose step times are the roofline."""
     single = {
         **GRID,
+        "instance": {**GRID["instance"], "step_times": "roofline"},
         "workload": {**GRID["workload"], **workload},
         "scheduler": {"policy": "mixed", "max_running": 64},
         "slo": {},
