@@ -15,6 +15,7 @@ from ..measures.slo import SLOS
 from ..runner.batches import BATCH_BYTES, BYTES_PER_REQUEST
 from ..runner.tasks import Stopping, TaskResult
 from ..serving.early_stop import EarlyStopCriterion
+from ..serving.extrapolation import told
 from .bisection import LOWER_END, UPPER_END, Search, likely_rates, next_to_answer, walked
 from .expected_rate import averages, rate_by_averages
 from .findings import ENDINGS, finding
@@ -55,6 +56,7 @@ class Searches:
         self.asked: dict[int, list[float]] = {at: [] for at in self.states}  # rates that a search asked for, in order
         self.attained: dict[int, dict[float, float]] = {at: {} for at in self.states}
         self.errors: dict[int, str] = {}
+        self.beyond: dict[tuple[int, float], str] = {}  # what is extrapolated of a cell's rate
         self.columns: dict[str, list[Any]] = {
             name: [] for name in ("at", "request_rate_rps", "round", "stopped", *INTERVAL, *MEASURES)
         }
@@ -115,6 +117,8 @@ class Searches:
         for outcome in outcomes:
             for place, error in outcome.errors.items():
                 self.errors.setdefault(wanted[place].at, error)
+            for place, text in outcome.beyond.items():
+                self.beyond[wanted[place].at, wanted[place].rate] = text
             for i, place in enumerate(outcome.positions):
                 if place not in outcome.errors:
                     values = {name: float(column[i]) for name, column in outcome.measures.items()}
@@ -175,7 +179,13 @@ class Searches:
                 f"{few:,} requests are few for a search: with fewer than {ENOUGH_REQUESTS:,} the rate found is largely "
                 "chance (docs/goodput-endings.md)"
             )
-        return tuple(lines)
+        found = {
+            at: next_to_answer(self.states[at], self.asked[at], self.attained[at], self.target)[0] for at in self.states
+        }
+        beyond = [
+            (f"{self.ids[at]}, at the rate found", self.beyond.get((at, rate))) for at, rate in found.items() if rate
+        ]
+        return (*lines, *told((name, text) for name, text in beyond if text))
 
     def config(self) -> dict[str, Any]:
         """The experiment without its rates, and the options of the search."""

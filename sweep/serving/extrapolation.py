@@ -33,14 +33,19 @@ def beyond_measured(systems: Sequence[System], results: SystemResults) -> dict[i
     return found
 
 
+def told(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """A line of each of some systems, by name; of many, of the first."""
+    lines = [f"{name}: {text}" for name, text in texts]
+    if len(lines) > MOST_TOLD:
+        more = f"... and {len(lines) - MOST_TOLD:,} more go beyond what their step times were measured for"
+        lines[MOST_TOLD:] = [more]
+    return lines
+
+
 def tell(texts: Iterable[tuple[str, str]], stacklevel: int) -> None:
-    """Warn of each of some systems, by name; of many, of the first."""
-    named = [f"{name}: {text}" for name, text in texts]
-    for text in named[:MOST_TOLD]:
-        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
-    if len(named) > MOST_TOLD:
-        more = f"... and {len(named) - MOST_TOLD:,} more go beyond what their step times were measured for"
-        warnings.warn(more, UserWarning, stacklevel=stacklevel + 1)
+    """Warn of them."""
+    for line in told(texts):
+        warnings.warn(line, UserWarning, stacklevel=stacklevel + 1)
 
 
 def _measured(system: System) -> Iterator[tuple[str, MeasuredSteps]]:

@@ -68,3 +68,23 @@ def test_each_role_has_its_own_steps():
 def test_most_at_once():
     begin, end = np.array([0.0, 1.0, 2.0, np.nan]), np.array([2.0, 3.0, 4.0, 5.0])
     assert _most_at_once(begin, end, np.array([1.0, 10.0, 100.0, 1e9])) == 110
+
+
+def test_sweeps_and_searches_tell_of_each_cell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ss.save_step_times(steps(decodes=2), "mine.toml")
+    config = {
+        "workload": {"n_requests": 60, "request_rate_rps": [0.01, 5.0]},
+        "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm", "step_times": "mine.toml"},
+        "scheduler": {"policy": "chunked", "max_running": 32},
+        "slo": {"ttft_ms": 2000},
+    }
+    with pytest.warns(UserWarning, match="extrapolated") as caught:
+        run = ss.run_grid(config, workers=1, out="run", progress=False)
+    cell = run.df.set_index("request_rate_rps").cell_id[5.0]
+    texts = [str(one.message) for one in caught]
+    assert [text for text in texts if "extrapolated" in text and text.startswith(f"cell {cell}: ")] == texts
+    assert len(texts) == 1
+    found = ss.find_goodput(config, workers=1, out="search", progress=False)
+    (line,) = [line for line in found.warnings if "extrapolated" in line]
+    assert "at the rate found: steps are extrapolated: up to" in line
