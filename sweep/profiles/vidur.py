@@ -7,7 +7,7 @@ from os import PathLike
 import numpy as np
 
 from .. import checks
-from ..arrays import Floats
+from ..arrays import Bools, Floats
 from ..hardware.parts import Model
 from ..hardware.profile import TableStepTimes
 from .columns import Columns, read_columns
@@ -39,7 +39,7 @@ def vidur_step_times(
     Parameters
     ----------
     mlp, attention
-        The files mlp.csv and attention.csv of the model and chip.
+        The files mlp.csv and attention.csv of the chip; rows of other models are left out.
     model
         Whose layers they are.
     tp
@@ -67,7 +67,7 @@ def vidur_step_times(
     dense.need(["num_tokens", "num_tensor_parallel_workers", *map(_median, _OF_TOKENS)])
     needed = ("batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill", "num_tensor_parallel_workers")
     heads.need([*needed, *map(_median, ("attn_prefill", "attn_decode"))])
-    rows = chosen(dense, num_tensor_parallel_workers=tp)
+    rows = _of_model(dense, model, tp)
     each = sum(_milliseconds(dense, name)[rows] for name in (*_OF_TOKENS, *_IF_THERE) if _median(name) in dense.header)
     tokens = dense.whole("num_tokens")[rows]
     layer_s = line_through(tokens, np.asarray(each) / 1e3)
@@ -78,7 +78,7 @@ def vidur_step_times(
     def tokens_s(number: Floats) -> Floats:
         return np.asarray(model.n_layers * (layer_s(number) + 2 * reduce_s(number)))
 
-    there = chosen(heads, num_tensor_parallel_workers=tp)
+    there = _of_model(heads, model, tp)
     prefills = np.array([text.lower() in ("true", "1") for text in heads.text("is_prefill")])
     batch, chunk, cached = (heads.numbers(name, missing=0.0) for name in needed[:3])
     saved = _milliseconds(heads, _SAVE) if _median(_SAVE) in heads.header else np.zeros(len(heads))
@@ -98,6 +98,14 @@ def vidur_step_times(
         seconds[prefills],
     )
     return fit_steps(kernel_steps(kernels), n_gpus=tp)
+
+
+def _of_model(columns: Columns, model: Model, tp: int) -> Bools:
+    """Rows of a model, where a file says which model each is of, and of a degree. [R]"""
+    sizes = {"n_embd": model.d_model, "n_expanded_embd": model.d_ff, "n_head": model.n_heads}
+    sizes |= {"n_q_head": model.n_heads, "n_kv_head": model.n_kv_heads}
+    wanted = {name: size for name, size in sizes.items() if name in columns.header}
+    return chosen(columns, **wanted, num_tensor_parallel_workers=tp)
 
 
 def _all_reduces(columns: Columns, model: Model, tp: int) -> Seconds:

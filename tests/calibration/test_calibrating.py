@@ -139,6 +139,7 @@ def test_the_command_writes_a_profile_that_can_be_read(tmp_path, monkeypatch, ca
     assert "none.csv: cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_real_run_is_met_on_requests_that_were_not_used(tmp_path, monkeypatch, capsys):
     if not SHARED.exists():
         pytest.skip("the run of vLLM on an RTX 4090 is not at hand")

@@ -58,6 +58,20 @@ def test_vidur(tmp_path):
     )
 
 
+def test_vidur_leaves_other_models_out(tmp_path):
+    vidur_files(tmp_path)
+    files = tmp_path / "mlp.csv", tmp_path / "attention.csv"
+    alone = vidur_step_times(*files, model=SMALL)
+    for path, name, own, other in ((files[0], "n_embd", 512, 1024), (files[1], "n_q_head", 8, 16)):
+        head, *rows = path.read_text("utf-8").splitlines()
+        doubled = [f"{row.replace('0.0', '0.5')},{other}" for row in rows]
+        text = "\n".join([f"{head},{name}", *(f"{row},{own}" for row in rows), *doubled])
+        path.write_text(text, encoding="utf-8")
+    assert vidur_step_times(*files, model=SMALL) == alone
+    with pytest.raises(ValueError, match=r"mlp\.csv: has no row with n_embd 4096; it has 512, 1024"):
+        vidur_step_times(*files, model=model("llama-3.1-8b"))
+
+
 def test_vidur_with_all_reduces(tmp_path):
     vidur_files(tmp_path, tp=2)
     files = tmp_path / "mlp.csv", tmp_path / "attention.csv"
