@@ -12,18 +12,20 @@ from ..hardware import catalogue
 from ..hardware.operators import MAX_FACTOR
 from ..hardware.step_times import BYTES_RANGE, EFFICIENCY_RANGE, MAX_DEGREE, MAX_OVERHEAD_S
 from ..serving.system_kinds import SYSTEMS
-from .keys import Key, Needs, above_one, as_key, left_out, needs
+from .keys import Condition, Key, Needs, above_one, as_key, left_out, needs
 from .step_files import check_name
 
 ROLE_TABLES = ("prefill_instance", "decode_instance")
 STEP_TIMES = ("operators", "roofline")
 """Names of step times; anything else is a file."""
+FILES = "any file"
 
 USED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mfu", "mbu", "overhead_s"), STEP_TIMES),
     "link": ("roofline",),
     **dict.fromkeys(("head_bytes", "compute_bytes", "mbu_attention", "mfu_attention"), ("operators",)),
     **dict.fromkeys(("mixed_attention", "layer_s", "sequence_s", "allreduce_s", "allreduce_bw"), ("operators",)),
+    "first_token_s": ("operators", FILES),
 }
 """Keys that not all step times know, and those that do."""
 
@@ -34,9 +36,22 @@ _DISAGGREGATED = needs("system.kind", *(row.name for row in SYSTEMS.values() if 
 
 def has_effect(key: str, point: Mapping[str, Any]) -> bool:
     """Whether a key has an effect on an instance with these values of others."""
-    if key in USED_BY and point["step_times"] not in USED_BY[key]:
+    if key in USED_BY and _kind(point["step_times"]) not in USED_BY[key]:
         return False
     return key not in _SHARDED or point["tp"] > 1
+
+
+def _kind(step_times: str) -> str:
+    return step_times if step_times in STEP_TIMES else FILES
+
+
+def _known(key: str, place: str) -> Needs:
+    """The step times know the key."""
+    names = USED_BY[key]
+    if FILES not in names:
+        return needs(place, *names)
+    words = " or ".join(f"{place} = a file" if name == FILES else f'{place} = "{name}"' for name in names)
+    return Needs(((Condition(place, lambda value: value is not None and _kind(value) in names, words),),))
 
 
 def _limits(range_: tuple[float, float]) -> dict[str, Any]:
@@ -50,7 +65,7 @@ _KEYS: dict[str, tuple[type, dict[str, Any]]] = {
     **dict.fromkeys(("tp", "pp"), (int, _limits((1, MAX_DEGREE)))),
     **dict.fromkeys(("weight_bytes", "kv_bytes", "head_bytes"), (float, _limits(BYTES_RANGE))),
     **dict.fromkeys(("mfu", "mbu", "mbu_attention", "mfu_attention"), (float, _limits(EFFICIENCY_RANGE))),
-    **dict.fromkeys(("overhead_s", "layer_s", "sequence_s", "allreduce_s"), (float, _SECONDS)),
+    **dict.fromkeys(("overhead_s", "layer_s", "sequence_s", "allreduce_s", "first_token_s"), (float, _SECONDS)),
     "mem_reserve": (float, {"lowest": 0, "below": 1}),
     "link": (str, {"lookup": catalogue.link}),
     "compute_bytes": (int, _limits((1, 2))),
@@ -61,7 +76,7 @@ _KEYS: dict[str, tuple[type, dict[str, Any]]] = {
 
 def _on_instance(key: str) -> Needs | None:
     """What a key of [instance] needs of others there."""
-    wanted = [needs("step_times", *USED_BY[key])] if key in USED_BY else []
+    wanted = [_known(key, "step_times")] if key in USED_BY else []
     wanted += [above_one("tp")] if key in _SHARDED else []
     return reduce(Needs.__and__, wanted) if wanted else None
 
@@ -70,7 +85,7 @@ def _on_role(key: str, prefix: str) -> Needs:
     """What a key needs of the values that a role has of its own, named with `prefix`, or of [instance]."""
     wanted = _DISAGGREGATED
     if key in USED_BY:
-        own, shared = (needs(f"{place}step_times", *USED_BY[key]) for place in (prefix, "instance."))
+        own, shared = (_known(key, f"{place}step_times") for place in (prefix, "instance."))
         wanted &= own | left_out(f"{prefix}step_times") & shared
     if key in _SHARDED:
         own, shared = (above_one(f"{place}tp") for place in (prefix, "instance."))
@@ -127,6 +142,7 @@ class InstanceTable:
     allreduce_s: tuple[float | None, ...] = _of_instance("allreduce_s")
     allreduce_bw: tuple[float | None, ...] = _of_instance("allreduce_bw")
     sequence_s: tuple[float | None, ...] = _of_instance("sequence_s")
+    first_token_s: tuple[float | None, ...] = _of_instance("first_token_s")
 
 
 @dataclass(frozen=True)
@@ -156,3 +172,4 @@ class RoleTable:
     allreduce_s: tuple[float | None, ...] = _of_role("allreduce_s")
     allreduce_bw: tuple[float | None, ...] = _of_role("allreduce_bw")
     sequence_s: tuple[float | None, ...] = _of_role("sequence_s")
+    first_token_s: tuple[float | None, ...] = _of_role("first_token_s")

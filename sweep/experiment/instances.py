@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,12 +92,13 @@ def step_of(point: Mapping[str, Any]) -> InstanceStep:
     if name == "operators":
         return OperatorStepModel(model, chip, **shape, **own)
     profile = in_file(name)
+    outside = {} if point["first_token_s"] is None else {"first_token_s": point["first_token_s"]}
     if isinstance(profile, TableStepTimes):
-        return TableStepModel(profile, model=model, chip=chip, **shape)
+        return TableStepModel(replace(profile, **outside) if outside else profile, model=model, chip=chip, **shape)
     constants = {key: getattr(profile, key) for key, known in USED_BY.items() if known[0] == "operators"}
     if point["tp"] != profile.tp:  # its all-reduces are of others
         constants["allreduce_s"] = None
-    return OperatorStepModel(model, chip, **shape, **constants)
+    return OperatorStepModel(model, chip, **shape, **{**constants, **outside})
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +125,9 @@ def _facts(point: Mapping[str, Any], step: InstanceStep) -> dict[str, Any]:
         return {**facts, "step_times": step.times.content_id}
     unused = ("allreduce_s", "allreduce_bw") if step.tp == 1 else ()
     constants = {key: value for key, value in step.constants.items() if key not in unused}
-    precision = {"head_bytes": step.head_bytes, "compute_bytes": step.compute_bytes}
-    return {**facts, **precision, **constants, "step_times": "operators"}
+    others = {"head_bytes": step.head_bytes, "compute_bytes": step.compute_bytes}
+    others |= {"first_token_s": step.first_token_s or None}  # 0 as before it was a key
+    return {**facts, **others, **constants, "step_times": "operators"}
 
 
 def _columns(point: Mapping[str, Any]) -> dict[str, Any]:

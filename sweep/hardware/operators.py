@@ -99,6 +99,9 @@ class OperatorStepModel(TabledSteps):
         Seconds of an all-reduce of nothing, and its bytes/s; not used with tp = 1. None: the chip's.
     overhead_s, sequence_s
         Seconds a step, and for each request that emits a token; None: the chip's.
+    first_token_s
+        Seconds of a request outside the engine before its first token (network, tokenising), of no step: part of TTFT
+        and of end-to-end latency.
 
     Raises
     ------
@@ -126,6 +129,7 @@ class OperatorStepModel(TabledSteps):
     allreduce_bw: float | None = None
     overhead_s: float | None = None
     sequence_s: float | None = None
+    first_token_s: float = 0.0
 
     def __post_init__(self) -> None:
         # What both have in common is checked there, and the KV that fits is the same.
@@ -137,6 +141,7 @@ class OperatorStepModel(TabledSteps):
             raise ValueError(f"compute_bytes={self.compute_bytes!r}: must be 1 (fp8), 2 (bf16) or None")
         if self.model.n_heads % self.tp:
             raise ValueError(f"tp={self.tp}: must divide the {self.model.n_heads} attention heads of {self.model.name}")
+        self._keep("first_token_s", checks.between("first_token_s", self.first_token_s, 0, MAX_OVERHEAD_S))
         for name in CONSTANTS:
             value = getattr(self, name)
             if value is None:

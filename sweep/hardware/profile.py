@@ -42,6 +42,9 @@ class TableStepTimes(TabledSteps):
         Seconds of every step with prefill, and of every step.
     n_gpus
         Chips of the instance, for measures per GPU.
+    first_token_s
+        Seconds of a request outside the engine before its first token, of no step: part of TTFT and of end-to-end
+        latency.
     measured
         What they were fitted to, as `measured_step_times` keeps it; of no effect on times. None: nothing is known.
 
@@ -61,6 +64,7 @@ class TableStepTimes(TabledSteps):
     prefill_s: float = 0.0
     overhead_s: float = 0.0
     n_gpus: int = 1
+    first_token_s: float = 0.0
     measured: MeasuredSteps | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +72,7 @@ class TableStepTimes(TabledSteps):
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if not self.tokens_s:
             raise ValueError("tokens_s=(): must hold at least one knot")
-        for name in _COSTS:
+        for name in (*_COSTS, "first_token_s"):
             object.__setattr__(self, name, checks.between(name, getattr(self, name), 0, _MAX_S))
         object.__setattr__(self, "n_gpus", checks.whole("n_gpus", self.n_gpus, 1))
         if self.measured is not None and not isinstance(self.measured, MeasuredSteps):
@@ -80,6 +84,7 @@ class TableStepTimes(TabledSteps):
     def content_id(self) -> str:
         """Twelve digits that only equal step times have."""
         numbers = [(name, getattr(self, name)) for name in ("tokens_s", "emitting_s", *_COSTS, "n_gpus")]
+        numbers += [("first_token_s", self.first_token_s)] if self.first_token_s else []
         return hashlib.sha256(repr(numbers).encode()).hexdigest()[:12]
 
     def coefficients(self) -> StepTables:

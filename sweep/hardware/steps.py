@@ -17,6 +17,11 @@ KNOWS_CHIP = (StepModel, OperatorStepModel, TableStepModel)
 """Those that know a model and its chips, and so a KV capacity."""
 
 
+def outside_s(step: Step) -> float:
+    """Seconds of a request outside the engine before its first token, where step times know of them."""
+    return float(getattr(step, "first_token_s", 0.0))
+
+
 def source_of(step: Step) -> str:
     """Where step times come from, and what of them is guessed, in a line.
 

@@ -68,6 +68,11 @@ class TableStepModel(TabledSteps):
         """What the step times were fitted to; None: nothing is known."""
         return self.times.measured
 
+    @property
+    def first_token_s(self) -> float:
+        """Seconds of a request outside the engine before its first token."""
+        return self.times.first_token_s
+
     def coefficients(self) -> StepTables:
         """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
         return self.times.coefficients()

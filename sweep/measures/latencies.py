@@ -46,6 +46,7 @@ class SystemArrays(Protocol):
     running_steps: Floats  # [C]
     block_steps: Floats  # [C]
     busy_s: Floats  # [C]
+    outside_s: Floats  # [C] of each request before its first token, outside the engine
 
     @property
     def instances(self) -> InstanceFacts | None:
@@ -84,13 +85,20 @@ def tpot_s(first_token_s: Floats, finish_s: Floats, gaps: AnyInts | Floats) -> F
     return values
 
 
+def from_outside(latency_s: Floats, outside_s: Floats) -> Floats:
+    """What a client sees of a time since the arrival: with what it spent outside the engine. In place."""
+    if np.any(outside_s):
+        latency_s += outside_s
+    return latency_s
+
+
 def latency(name: str, systems: SystemArrays) -> Floats:
     """A latency of every request, seconds [C, N]; the array is the caller's to change."""
     return _LATENCY[name](systems)
 
 
 def _ttft(systems: SystemArrays) -> Floats:
-    return systems.first_token_s - systems.arrival_s
+    return from_outside(systems.first_token_s - systems.arrival_s, systems.outside_s[:, None])
 
 
 def _tpot(systems: SystemArrays) -> Floats:
@@ -98,7 +106,7 @@ def _tpot(systems: SystemArrays) -> Floats:
 
 
 def _e2e(systems: SystemArrays) -> Floats:
-    return systems.finish_s - systems.arrival_s
+    return from_outside(systems.finish_s - systems.arrival_s, systems.outside_s[:, None])
 
 
 def _queue_delay(systems: SystemArrays) -> Floats:

@@ -18,7 +18,7 @@ from .. import checks
 from ..arrays import Bools, Floats, Ints
 from .columns import measures
 from .instances import InstanceFacts
-from .latencies import ITL, ROWS, SystemArrays, tpot_s
+from .latencies import ITL, ROWS, SystemArrays, from_outside, tpot_s
 from .slo import SLO, check_slo
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class Result:
         Running requests, and blocks held, summed over the steps; NaN where not counted.
     busy_s
         Seconds spent inside steps; NaN where not counted.
+    outside_s
+        Seconds of each request outside the engine before its first token: part of TTFT and of end-to-end latency, and
+        of no other time.
     num_blocks
         KV blocks of the instance; NaN for unlimited memory.
     batch_steps
@@ -100,6 +103,7 @@ class Result:
         running_steps: float = np.nan,
         block_steps: float = np.nan,
         busy_s: float = np.nan,
+        outside_s: float = 0.0,
         num_blocks: float = np.nan,
         batch_steps: int | None = None,
         instances: InstanceFacts | None = None,
@@ -129,6 +133,7 @@ class Result:
         self.running_steps = float(running_steps)
         self.block_steps = float(block_steps)
         self.busy_s = float(busy_s)
+        self.outside_s = checks.not_negative("outside_s", outside_s)
         self.num_blocks = float(num_blocks)
         self.batch_steps = self.steps if batch_steps is None else int(batch_steps)
         self.instances = instances
@@ -146,8 +151,8 @@ class Result:
 
     @property
     def ttft_s(self) -> Floats:
-        """Time to first token, float64 [N], seconds: first token - arrival."""
-        return self.first_token_s - self.arrival_s
+        """Time to first token, float64 [N], seconds: first token - arrival + outside_s."""
+        return from_outside(self.first_token_s - self.arrival_s, np.asarray(self.outside_s))
 
     @property
     def tpot_s(self) -> Floats:
@@ -159,8 +164,8 @@ class Result:
 
     @property
     def e2e_s(self) -> Floats:
-        """End-to-end latency, float64 [N], seconds: finish - arrival."""
-        return self.finish_s - self.arrival_s
+        """End-to-end latency, float64 [N], seconds: finish - arrival + outside_s."""
+        return from_outside(self.finish_s - self.arrival_s, np.asarray(self.outside_s))
 
     @property
     def queue_delay_s(self) -> Floats:

@@ -92,6 +92,9 @@ class SystemResults:
         float64 [C], blocks held summed over steps; 0 under unlimited memory.
     busy_s
         float64 [C], seconds inside steps, summed over streams.
+    outside_s
+        float64 [C], seconds of each request outside the engine before its first token, part of TTFT and of end-to-end
+        latency.
     instances
         What each instance did.
     itl_max_s
@@ -129,6 +132,7 @@ class SystemResults:
     running_steps: Floats
     block_steps: Floats
     busy_s: Floats
+    outside_s: Floats
     instances: InstanceFacts
     itl_max_s: Floats | None = None
     itl_counts: Floats | None = None
@@ -158,6 +162,7 @@ class SystemResults:
             running_steps=float(self.running_steps[system]),
             block_steps=float(self.block_steps[system]),
             busy_s=float(self.busy_s[system]),
+            outside_s=float(self.outside_s[system]),
             num_blocks=float(self.num_blocks[system]),
             itl_max_s=None if self.itl_max_s is None else self.itl_max_s[system, :n],
             itl_counts=None if self.itl_counts is None else self.itl_counts[system],

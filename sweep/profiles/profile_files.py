@@ -23,7 +23,7 @@ from .measured_steps import measured_step_times
 
 KINDS = ("tables", "operators")
 _NUMBERS = ("context_s", "mixed_context_s", "pair_s", "done_s", "prefill_s", "overhead_s")
-_TABLES = ("kind", "about", "n_gpus", "tokens_s", "emitting_s", *_NUMBERS, "measured")
+_TABLES = ("kind", "about", "n_gpus", "first_token_s", "tokens_s", "emitting_s", *_NUMBERS, "measured")
 _SHAPE = ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve", "head_bytes", "compute_bytes")
 _OPERATORS = ("kind", "about", "model", "chip", *_SHAPE, "constants", "first_token_s")
 
@@ -66,7 +66,8 @@ def profile_text(steps: TableStepTimes | OperatorStepModel, about: str = "", **m
     lines = ['# Step times of servesweep: step_times = "this file" in [instance], or load_step_times().']
     if isinstance(steps, TableStepTimes):
         lines += [f"# content id {steps.content_id}", 'kind = "tables"', f"about = {_toml(about)}"]
-        lines += [f"n_gpus = {steps.n_gpus}", f"tokens_s = {_knots(steps.tokens_s)}"]
+        lines += [f"n_gpus = {steps.n_gpus}", f"first_token_s = {_toml(steps.first_token_s)}"]
+        lines += [f"tokens_s = {_knots(steps.tokens_s)}"]
         lines += [f"emitting_s = {_knots(steps.emitting_s)}"]
         lines += [f"{name} = {_toml(getattr(steps, name))}" for name in _NUMBERS]
         if steps.measured is not None:
@@ -78,7 +79,7 @@ def profile_text(steps: TableStepTimes | OperatorStepModel, about: str = "", **m
         return "\n".join(lines) + "\n"
     lines += ['kind = "operators"', f"about = {_toml(about)}"]
     lines += [f"{name} = {_part(getattr(steps, name))}" for name in ("model", "chip")]
-    shape = {name: getattr(steps, name) for name in _SHAPE}
+    shape = {name: getattr(steps, name) for name in (*_SHAPE, "first_token_s")}
     lines += [f"{name} = {_toml(value)}" for name, value in (shape | more).items() if value is not None]
     lines += ["", "[constants]"]
     lines += [f"{name} = {_toml(value)}" for name, value in given_constants(steps).items()]
@@ -158,7 +159,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _tables(entry: Mapping[str, Any]) -> TableStepTimes:
     if "tokens_s" not in entry:
         raise ValueError("tokens_s: is missing")
-    numbers = {name: entry[name] for name in ("emitting_s", "n_gpus", *_NUMBERS) if name in entry}
+    numbers = {name: entry[name] for name in ("emitting_s", "n_gpus", "first_token_s", *_NUMBERS) if name in entry}
     measured = None
     if "measured" in entry:
         known = dict(_table("measured", entry["measured"]))
@@ -174,7 +175,7 @@ def _operators(entry: Mapping[str, Any]) -> OperatorStepModel:
     given, kinds = entry["model"], entry["chip"]
     model = Model(**given) if isinstance(given, dict) else catalogue.model(given)
     chip = Chip(**kinds) if isinstance(kinds, dict) else catalogue.chip(kinds)
-    shape = {name: entry[name] for name in _SHAPE if name in entry}
+    shape = {name: entry[name] for name in (*_SHAPE, "first_token_s") if name in entry}
     constants = _table("constants", entry.get("constants", {}))
     for name in constants:
         checks.one_of("constants", name, CONSTANTS)

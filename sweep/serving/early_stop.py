@@ -19,7 +19,7 @@ import numpy as np
 from ..arrays import Bools, Floats, Ints
 from ..kernels.batch import Batch
 from ..measures.intervals import wilson_interval
-from ..measures.latencies import tpot_s
+from ..measures.latencies import from_outside, tpot_s
 from ..measures.system_results import EarlyStopOutcome
 from ..workloads.workload import Workload
 from .queue import Queue
@@ -120,7 +120,7 @@ class EarlyStopMonitor:
         self.limits = {name: np.full(rows, np.nan) for name in names}
         self.missed = np.zeros((1 if self.joint else max(len(names), 1), rows), np.int64)
         self.followed, self.on_pass, self.on_fail = (np.zeros(rows, np.bool_) for _ in range(3))
-        self.rate = np.ones(rows)
+        self.rate, self.outside_s = np.ones(rows), np.zeros(rows)
         # Place in the queue of the request that is counted next, and behind the window's last.
         self.queue, self.next, self.end = (np.zeros(rows, np.int64) for _ in range(3))
         shape = (len(windows), batch.width)
@@ -134,12 +134,20 @@ class EarlyStopMonitor:
                 self.facts[:, row] = window.begin, window.end, window.size, window.enough, window.too_few
 
     def follow(
-        self, rows: Ints, queue: Ints, rate: Floats, limits: Mapping[str, Floats], on_pass: Bools, on_fail: Bools
+        self,
+        rows: Ints,
+        queue: Ints,
+        rate: Floats,
+        outside_s: Floats,
+        limits: Mapping[str, Floats],
+        on_pass: Bools,
+        on_fail: Bools,
     ) -> None:
-        """Begin anew with `rows`, which serve `queue` at `rate`; the others as in EarlyStopRequest. All [n]."""
+        """Begin anew with `rows`, which serve `queue` at `rate`, `outside_s` as of SystemResults; the others as in
+        EarlyStopRequest. All [n]."""
         for name, limit in self.limits.items():
             limit[rows] = limits[name]
-        self.queue[rows], self.rate[rows] = queue, rate
+        self.queue[rows], self.rate[rows], self.outside_s[rows] = queue, rate, outside_s
         self.on_pass[rows], self.on_fail[rows] = on_pass, on_fail
         self.next[rows], self.end[rows], size, _, _ = self.facts[:, queue]
         self.missed[:, rows] = 0
@@ -208,7 +216,8 @@ class EarlyStopMonitor:
         earliest = np.where(began, first, now)
         # A request of one token is done with its first, though a lane with reserved memory may only see it later.
         last = np.where(ended, finish, np.where(began & (gaps == 0), first, now))
-        seconds = {"ttft": earliest - arrival, "e2e": last - arrival}
+        outside = self.outside_s[rows, None]
+        seconds = {"ttft": from_outside(earliest - arrival, outside), "e2e": from_outside(last - arrival, outside)}
         if "tpot" in self.limits:
             seconds["tpot"] = tpot_s(earliest, last, gaps)  # 0 or NaN before the first token
         if "itl_max" in self.limits:
@@ -226,6 +235,7 @@ class EarlyStopMonitors:
 
     def __init__(self, request: EarlyStopRequest, systems: Sequence[System], queues: Queues) -> None:
         self.request, self.queues = request, queues
+        self.outside_s = np.array([system.outside_s for system in systems], np.float64)
         self.followed = np.array(
             [
                 len(system.roles) == 1 and system.roles[0] != "prefill" and not system.skips_one_token
@@ -247,7 +257,8 @@ class EarlyStopMonitors:
         monitor = EarlyStopMonitor(asked.criterion.joint, limited(asked.limits), batch, all_rows, windows)
         rate = np.array([stage.rate for stage in batch.stages])[alone]
         limits = {name: limit[systems] for name, limit in asked.limits.items()}
-        monitor.follow(rows, batch.queue_of[rows], rate, limits, asked.on_pass[systems], asked.on_fail[systems])
+        outside, stops = self.outside_s[systems], (asked.on_pass[systems], asked.on_fail[systems])
+        monitor.follow(rows, batch.queue_of[rows], rate, outside, limits, *stops)
         self.monitors.append((monitor, rows, systems))
         return monitor
 

@@ -117,5 +117,6 @@ class Queues:
             running_steps=np.zeros(len(systems)),
             block_steps=np.zeros(len(systems)),
             busy_s=np.zeros(len(systems)),
+            outside_s=np.array([system.outside_s for system in systems], np.float64),
             instances=InstanceFacts(zeros(), np.zeros(0, np.str_), zeros(), zeros(), zeros(), zeros(), np.zeros(0)),
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import checks
 from ..arrays import Floats, Ints
-from ..hardware.steps import KNOWS_CHIP, Step
+from ..hardware.steps import KNOWS_CHIP, Step, outside_s
 from ..kernels.slots import NEVER_FINISHES
 from ..workloads.workload import Workload
 from .queue import Queue
@@ -45,6 +45,12 @@ class System(ABC):
     def skips_one_token(self) -> bool:
         """Whether requests of one token meet no instance that decodes: they are done with their first token."""
         return False
+
+    @property
+    def outside_s(self) -> float:
+        """Seconds of each request outside the engine before its first token; none where it comes with that."""
+        name = "prefill_step" if len(self.roles) > 1 else "step"
+        return 0.0 if self.roles[0] == "decode" else outside_s(getattr(self, name))
 
     @abstractmethod
     def stage(self, role: str, queue: Queue) -> Stage:

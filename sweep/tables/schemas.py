@@ -25,9 +25,9 @@ _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _REPEATED_TEXT = pa.dictionary(pa.int32(), pa.string())  # one cell_id a row would be most of the file
 
 _LATENCY_NAMES = {
-    "ttft": ("TTFT", "first token - arrival"),
+    "ttft": ("TTFT", "first token - arrival, and first_token_s of its step times"),
     "tpot": ("TPOT", "(finish - first token) / (output tokens - 1), 0 for a one-token output"),
-    "e2e": ("end-to-end latency", "finish - arrival"),
+    "e2e": ("end-to-end latency", "finish - arrival, and first_token_s of its step times"),
     "queue_delay": ("queueing delay", "first admission - arrival"),
     "kv_transfer": ("KV transfer time", "KV at the decode instance - first token"),
     "itl_max": (
@@ -108,6 +108,7 @@ _INSTANCE: dict[str, tuple[pa.DataType, str, str]] = {
     "allreduce_s": (_FLOAT, "s", "seconds of an empty all-reduce; null as of mfu"),
     "allreduce_bw": (_FLOAT, "bytes/s", "bandwidth of all-reduces; null as of mfu"),
     "sequence_s": (_FLOAT, "s", "seconds for each request that emits a token; null as of mfu"),
+    "first_token_s": (_FLOAT, "s", "seconds outside the engine before the first token, part of TTFT and e2e; null: 0"),
 }
 
 _PARAMETERS = [

@@ -15,7 +15,7 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
     order = sorted(range(n), key=lambda i: (result.arrival_s[i], i))
     window = order[int(n * warmup) : n - int(n * cooldown)]
     first, finish, arrival = result.first_token_s, result.finish_s, result.arrival_s
-    ttft = [first[i] - arrival[i] for i in range(n)]
+    ttft = [first[i] - arrival[i] + result.outside_s for i in range(n)]
     tpot = [
         (0.0 * finish[i] if result.output_tokens[i] == 1 else (finish[i] - first[i]) / (result.output_tokens[i] - 1))
         for i in range(n)
@@ -23,7 +23,7 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
     values = {
         "ttft": ttft,
         "tpot": tpot,
-        "e2e": [finish[i] - arrival[i] for i in range(n)],
+        "e2e": [finish[i] - arrival[i] + result.outside_s for i in range(n)],
         "queue_delay": [result.admitted_s[i] - arrival[i] for i in range(n)],
         "kv_transfer": [result.kv_ready_s[i] - first[i] for i in range(n)],
     }
@@ -163,6 +163,7 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
             steps=rng.integers(0, 9, len(roles)),
             busy_s=streams * rng.random(len(roles)),
         ),
+        outside_s=0.25 * float(rng.integers(0, 2)),
     )
 
 
