@@ -66,7 +66,7 @@ def load_benchmark(path: str | PathLike[str]) -> list[MeasuredRun]:
     where = shown_path(path)
     with open_file(path) as file:
         head = file.read(1 << 16).lstrip()
-        text = head if not head.startswith("{") else head + file.read()
+        text = head + file.read() if head.startswith(("{", "[")) else head
     if not head.startswith(("{", "[")):
         return [_from_csv(read_columns(path))]
     first, _, more = text.partition("\n")
