@@ -15,9 +15,8 @@ from .. import checks
 from ..arrays import Bools, Floats
 from ..hardware.operators import OperatorStepModel
 from ..messages import shown
-from ..profiles.profile_files import profile_text
+from ..profiles.profile_files import save_step_times
 from ..serving.policies import PolicyName, policy_of
-from ..tables.atomic_write import write_whole
 from .benchmark_files import load_benchmark
 from .constants import OUTSIDE, chosen_constants
 from .likeness import Trials
@@ -29,6 +28,7 @@ HoldOut = Literal["requests", "runs"]
 HOLD_OUT: tuple[HoldOut, ...] = get_args(HoldOut)
 MEASURES = ("ttft", "tpot", "e2e")
 GOAL = 0.03  # of means, on what was held out
+USUAL_FIRST_TOKEN_S = 0.004
 _BUDGET = 2048  # vLLM's, of most servers
 _FEWEST = 64
 
@@ -71,9 +71,7 @@ class Calibration:
     Attributes
     ----------
     step
-        The step model with the constants that were found.
-    first_token_s
-        Seconds before the first token, outside of the engine.
+        The step model with the constants that were found, its `first_token_s` among them.
     constants
         Each that was looked for, and whether the data tell it.
     errors
@@ -91,7 +89,6 @@ class Calibration:
     """
 
     step: OperatorStepModel
-    first_token_s: float
     constants: tuple[CalibratedConstant, ...]
     errors: tuple[CalibrationError, ...]
     runs: tuple[MeasuredRun, ...]
@@ -108,15 +105,10 @@ class Calibration:
         return {name: max((one.mean for one in held if one.measure == name), key=abs) for name in MEASURES}
 
     def save_profile(self, path: str | PathLike[str]) -> Path:
-        """Write the step model and `first_token_s` as a profile, which `load_step_times` reads."""
-        path = checks.path("path", path)
+        """Write the step model as a profile, which `load_step_times` reads."""
         names = ", ".join(run.name for run in self.runs)
         off = ", ".join(f"{name.upper()} {100 * error:+.1f} %" for name, error in self.worst_error.items())
-        text = profile_text(
-            self.step, f"calibrated on {names}; on requests held out {off}", first_token_s=self.first_token_s
-        )
-        write_whole(path, lambda file: file.write(text.encode()))
-        return path
+        return save_step_times(self.step, path, about=f"calibrated on {names}; on requests held out {off}")
 
 
 @checks.spelt_out
@@ -131,7 +123,7 @@ def calibrate(
     max_tokens: int | None = None,
     block_size: int | None = 16,
     num_blocks: int | None = None,
-    first_token_s: float = 0.004,
+    first_token_s: float | None = None,
     fit: Sequence[str] | None = None,
     hold_out: HoldOut = "requests",
     candidates: int = 256,
@@ -152,7 +144,8 @@ def calibrate(
         The server, as of `Scheduler`. None: 2048 for a `token_budget` that the policy needs, unlimited memory for
         `block_size`, the step model's KV capacity for `num_blocks`.
     first_token_s
-        Seconds before the first token outside of the engine, where to start.
+        Seconds before the first token outside of the engine, where to start. None: those of `step`, or if it has none
+        4 ms, which vLLM was measured to take.
     fit
         Names of constants to look for: mfu, mbu, mbu_attention, mfu_attention, allreduce_s, overhead_s, sequence_s,
         first_token_s. None: all that have an effect.
@@ -179,7 +172,8 @@ def calibrate(
     checks.one_of("hold_out", hold_out, HOLD_OUT)
     checks.whole("candidates", candidates, _FEWEST)
     checks.whole("seed", seed, 0)
-    first_token_s = checks.not_negative("first_token_s", first_token_s)
+    usual = step.first_token_s or USUAL_FIRST_TOKEN_S
+    first_token_s = usual if first_token_s is None else checks.not_negative("first_token_s", first_token_s)
     constants = chosen_constants(step, fit)
     runs = _runs(benchmarks)
     used = _used(runs, hold_out)
@@ -196,11 +190,9 @@ def calibrate(
     _check_fits(trials, start)
     likely = Likely(start, np.array([one.likely_spread for one in constants]))
     found = search(trials.residuals, trials.groups, likely, candidates=candidates, seed=seed)
-    model, outside = trials.model(found.place)
     both = trials.latencies(np.stack([start, found.place]))
     return Calibration(
-        model,
-        outside,
+        trials.model(found.place),
         tuple(what_is_told(found, constants, values)),
         tuple(_errors(runs, used, both)),
         tuple(runs),

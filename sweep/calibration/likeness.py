@@ -39,13 +39,12 @@ class Trials:
         self._workloads = [run.workload for run in runs]
         self.simulated = 0
 
-    def model(self, places: Floats) -> tuple[OperatorStepModel, float]:
-        """The step model, and `first_token_s`, of a candidate. [K]"""
+    def model(self, places: Floats) -> OperatorStepModel:
+        """The step model of a candidate. [K]"""
         values: dict[str, Any] = {
             one.name: float(one.value(place)) for one, place in zip(self.constants, places, strict=True)
         }
-        outside = values.pop(OUTSIDE, self._first_token_s)
-        return replace(self._step, **values), outside
+        return replace(self._step, **({OUTSIDE: self._first_token_s} | values))
 
     def latencies(self, candidates: Floats) -> list[Floats]:
         """Simulated TTFT, TPOT and e2e latency of every run. [C, K] -> [C, 3, N] each"""
@@ -55,8 +54,8 @@ class Trials:
             parts = []
             for begin in range(0, len(models), AT_A_TIME):
                 some = models[begin : begin + AT_A_TIME]
-                result = run_schedulers([Scheduler(workload, step, **self._server) for step, _ in some])
-                more = np.array([outside for _, outside in some])[:, None]
+                result = run_schedulers([Scheduler(workload, step, **self._server) for step in some])
+                more = result.outside_s[:, None]
                 parts.append(run.latencies(result.first_token_s + more, result.finish_s + more))
                 self.simulated += len(some)
             found.append(np.concatenate(parts))

@@ -61,8 +61,8 @@ def save_step_times(steps: TableStepTimes | OperatorStepModel, path: str | PathL
     return path
 
 
-def profile_text(steps: TableStepTimes | OperatorStepModel, about: str = "", **more: float) -> str:
-    """A profile as TOML; `more` are numbers beside the constants."""
+def profile_text(steps: TableStepTimes | OperatorStepModel, about: str = "") -> str:
+    """A profile as TOML."""
     lines = ['# Step times of servesweep: step_times = "this file" in [instance], or load_step_times().']
     if isinstance(steps, TableStepTimes):
         lines += [f"# content id {steps.content_id}", 'kind = "tables"', f"about = {_toml(about)}"]
@@ -80,7 +80,7 @@ def profile_text(steps: TableStepTimes | OperatorStepModel, about: str = "", **m
     lines += ['kind = "operators"', f"about = {_toml(about)}"]
     lines += [f"{name} = {_part(getattr(steps, name))}" for name in ("model", "chip")]
     shape = {name: getattr(steps, name) for name in (*_SHAPE, "first_token_s")}
-    lines += [f"{name} = {_toml(value)}" for name, value in (shape | more).items() if value is not None]
+    lines += [f"{name} = {_toml(value)}" for name, value in shape.items() if value is not None]
     lines += ["", "[constants]"]
     lines += [f"{name} = {_toml(value)}" for name, value in given_constants(steps).items()]
     return "\n".join(lines) + "\n"

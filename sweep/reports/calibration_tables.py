@@ -49,7 +49,7 @@ def calibration_json(found: Calibration) -> dict[str, Any]:
         "server": found.server,
         "constants": [one._asdict() for one in found.constants],
         "profile_constants": given_constants(step),
-        "first_token_s": found.first_token_s,
+        "first_token_s": step.first_token_s,
         "errors": [one._asdict() for one in found.errors],
         "goal": GOAL,
         "reached": all(abs(error) <= GOAL for error in found.worst_error.values()),

@@ -132,6 +132,7 @@ def test_the_command_writes_a_profile_that_can_be_read(tmp_path, monkeypatch, ca
     assert sorted(path.name for path in folder.iterdir()) == names
     step = ss.load_step_times(folder / "profile.toml")
     assert step.mfu == pytest.approx(0.5, rel=0.02)
+    assert step.first_token_s == pytest.approx(OUTSIDE, rel=0.1)
     report = json.loads((folder / "calibration.json").read_text("utf-8"))
     assert report["reached"]
     assert report["runs"] == [{"name": "bench.csv", "format": "CSV", "requests": 40, "skipped": 0}]
