@@ -188,6 +188,10 @@ class Checker:
             if path[1:] == ("step_times",) and is_file(value):
                 return self.steps_in_file(path, value)
             return self.folder / value if path == ("workload", "path") else value
+        if key.kind is bool:
+            if not isinstance(value, bool):
+                self.wrong(path, value, "must be true or false")
+            return value
         number = int | float if key.kind is float else int
         right = isinstance(value, number) and (checks.finite(value) or (key.kind is not float and type(value) is int))
         within = right and (

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..hardware import catalogue
 from ..hardware.parts import Model
 from ..messages import listed
-from ..serving.policies import MEMORIES, POLICIES
+from ..serving.policies import MEMORIES, POLICIES, server_limits
 from ..serving.system_kinds import SYSTEMS
 from .tables import SchedulerTable, SystemTable
 
@@ -90,7 +91,24 @@ def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
         memory = "reserve"
     memories = [name for name in MEMORIES if name in _listed(entries.get("memory", memory))]
     able = [name for name in _DEFAULT_POLICIES if all(one in POLICIES[name].memories for one in memories)]
-    return {"memory": (memory,), "policy": (able[0],)}
+    found: dict[str, Any] = {"memory": (memory,), "policy": (able[0],)}
+    if _listed(entries.get("policy")) == ["vllm"]:
+        found |= vllm_defaults(entries, tables.get("instance", {}))
+    return found
+
+
+def vllm_defaults(entries: Mapping[str, Any], instance: Any) -> dict[str, Any]:
+    """Those of vLLM's server, for the keys of [scheduler] when its policy is vllm alone: paged memory with a prefix
+    cache, and limits by the chip's memory; of several chips the smaller ones (docs/vllm.md)."""
+    names = _listed(instance.get("chip", [])) if isinstance(instance, Mapping) else []
+    chips = [catalogue.chip(name) for name in names if isinstance(name, str) and name in catalogue.chip_names()]
+    budget, running = min((server_limits(chip) for chip in chips), default=server_limits(None))
+    found: dict[str, Any] = {"max_running": (running,), "token_budget": (budget,)}
+    if "memory" not in entries:
+        found["memory"] = ("paged",)
+    if "memory" not in entries or "paged" in _listed(entries["memory"]):
+        found["enable_prefix_caching"] = (True,)
+    return found
 
 
 def _rows(registered: Mapping[str, Row], names: list[Any]) -> list[Row]:

@@ -70,6 +70,7 @@ _SEEDED = tuple(row.name for row in ROUTERS.values() if row.seeded)
 _SEVERAL = above_one("n_instances") | above_one("n_prefill") | above_one("n_decode")
 _PAGED = needs("memory", "paged")
 _SCHEDULED = needs("memory", *SCHEDULED)
+_VLLM = needs("policy", "vllm")
 
 
 def _option_of_policies(option: str) -> Needs:
@@ -165,6 +166,19 @@ class SchedulerTable:
         default=(DEFAULTS["max_tokens"],),
         metadata=as_key(int, **_COUNT, needs=_option_of_policies("max_tokens") | _PREFILLS),
     )
+    long_prefill_token_threshold: tuple[int, ...] = field(
+        default=(0,), metadata=as_key(int, lowest=0, highest=_COUNT["highest"], needs=_VLLM)
+    )
+    enable_chunked_prefill: tuple[bool, ...] = field(default=(True,), metadata=as_key(bool, needs=_VLLM))
+    reserve_full_isl: tuple[bool, ...] = field(default=(True,), metadata=as_key(bool, needs=_VLLM & _PAGED))
+    watermark: tuple[float, ...] = field(
+        default=(0.0,), metadata=as_key(float, lowest=0, highest=1, needs=_VLLM & _PAGED)
+    )
+    max_model_len: tuple[int | None, ...] = field(
+        default=(None,), metadata=as_key(int, lowest=2, highest=_COUNT["highest"], needs=_VLLM)
+    )
+    async_scheduling: tuple[bool, ...] = field(default=(False,), metadata=as_key(bool, needs=_VLLM))
+    enable_prefix_caching: tuple[bool, ...] = field(default=(False,), metadata=as_key(bool, needs=_POLICY & _PAGED))
     order: tuple[str, ...] = field(
         default=(DEFAULT_ORDER,), metadata=as_key(str, names=tuple(ORDERS), needs=_POLICY | _PREFILLS)
     )

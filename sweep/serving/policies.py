@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .. import checks
+from ..hardware.parts import Chip
 from ..kernels.phases import PHASES
 from ..kernels.rules import Rules
 
@@ -124,6 +125,18 @@ def used_or_none(option: str, value: int, policy: str, memory: str) -> int | Non
     row = POLICIES.get(policy) if named else None
     used = row is not None and option in row.options.get(memory, ())
     return value if used or value != DEFAULTS[option] else None
+
+
+_GIB = 2**30
+
+
+def server_limits(chip: Chip | None) -> tuple[int, int]:
+    """`token_budget` and `max_running` of vLLM's server when nothing is said, by the memory of the chip; None: of one
+    that is not known."""
+    memory = 0.0 if chip is None else chip.mem_bytes
+    if memory < 70 * _GIB or (chip is not None and "a100" in chip.name.lower()):
+        return 2048, 256
+    return (16384 if memory >= 160 * _GIB else 8192), 1024
 
 
 _IN_WORDS = {"reserve": "reserved", "paged": "paged", "unlimited": "unlimited"}

@@ -174,7 +174,7 @@ _PARAMETERS = [
         "token_budget",
         _INT,
         "tokens",
-        "most tokens processed in a step; null unless the policy is chunked, with paged or unlimited memory",
+        "most tokens processed in a step; null unless the policy is chunked or vllm, with paged or unlimited memory",
     ),
     _field(
         "chunk_budget",
@@ -187,6 +187,38 @@ _PARAMETERS = [
         _INT,
         "tokens",
         "most prompt tokens in a prefill step; null unless the policy is prefill_first or instances only prefill",
+    ),
+    _field(
+        "long_prefill_token_threshold",
+        _INT,
+        "tokens",
+        "most tokens of a request in a step while others are there, 0 without a limit; null unless the policy is vllm",
+    ),
+    _field("enable_chunked_prefill", _BOOL, "", "whether prompts may be split; null unless the policy is vllm"),
+    _field(
+        "reserve_full_isl",
+        _BOOL,
+        "",
+        "whether an admission asks for the blocks of all tokens; null unless the policy is vllm, with paged memory",
+    ),
+    _field(
+        "watermark",
+        _FLOAT,
+        "share",
+        "of blocks that an admission leaves free while others run; null unless the policy is vllm, with paged memory",
+    ),
+    _field("max_model_len", _INT, "tokens", "most tokens of prompt and answer; null without a limit, or not vllm"),
+    _field(
+        "async_scheduling",
+        _BOOL,
+        "",
+        "whether the batch of a step is fixed when the one before begins; null unless the policy is vllm",
+    ),
+    _field(
+        "enable_prefix_caching",
+        _BOOL,
+        "",
+        "whether blocks are found again by their content; null unless the system is colocated with paged memory",
     ),
     _field("order", _TEXT, "", f"service order: {_one_of(ORDERS)}; null where nothing waits for a prefill"),
     _field(
