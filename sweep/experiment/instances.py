@@ -15,7 +15,8 @@ from ..hardware.profile import TableStepTimes
 from ..hardware.step_times import StepModel
 from ..hardware.steps import InstanceStep, source_of
 from ..hardware.table_steps import TableStepModel
-from ..serving.orders import DEFAULT_ORDER
+from ..serving.policies import VLLM_OPTIONS
+from ..serving.scheduler import Scheduler
 from .combinations import no_layout
 from .instance_tables import USED_BY, RoleTable, has_effect
 from .keys import key_names
@@ -23,6 +24,7 @@ from .step_files import in_file, is_file
 
 _SHAPE = ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve")
 _ROOFLINE = {name: getattr(StepModel, name) for name in ("mfu", "mbu", "overhead_s")}  # its defaults
+_LATER = {name: getattr(Scheduler, name) for name in ("order", "enable_prefix_caching", *VLLM_OPTIONS)}
 
 
 class Instances:
@@ -102,11 +104,9 @@ def step_of(point: Mapping[str, Any]) -> InstanceStep:
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that have an effect: a key of a later version, None in the cells of today, must not change their ids; nor
-    must the order of arrival."""
-    return {
-        key: value for key, value in values.items() if value is not None and (key, value) != ("order", DEFAULT_ORDER)
-    }
+    """Keys that have an effect: a key of a later version, None or its default in the cells of today, must not change
+    their ids."""
+    return {key: value for key, value in values.items() if value is not None and value != _LATER.get(key)}
 
 
 def name_of_instance(step: InstanceStep) -> str:

@@ -40,7 +40,7 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
     -------
     pandas.DataFrame
         Text parameters are categories in the order of the configuration, whole numbers are Int64 (so that a cell
-        without measures holds <NA>), other numbers float64. `attrs` holds plain dicts: "units" and "definitions" by
+        without measures holds <NA>), truth values with gaps boolean, other numbers float64. `attrs` holds plain dicts: "units" and "definitions" by
         column, and "config", the experiment as it was run.
 
     Raises
@@ -123,6 +123,8 @@ def _to_pandas(data: pa.Table) -> pd.DataFrame:
 
     frame = data.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get, ignore_metadata=True)
     for field in data.schema:
+        if field.type == pa.bool_() and data[field.name].null_count:
+            frame[field.name] = frame[field.name].astype("boolean")
         if field.type == pa.string() and field.name not in _NOT_CATEGORIES:
             # Rows are in plan order, so values appear in the order that the configuration lists them.
             order = [value for value in data[field.name].unique().to_pylist() if value is not None]

@@ -30,6 +30,43 @@ def test_memory_is_unlimited_without_blocks():
     assert load_experiment(changed(scheduler={"block_size": None})).scheduler.memory == ("unlimited",)
 
 
+@pytest.mark.parametrize(
+    ("chips", "limits"),
+    [
+        ("h100-sxm", (8192, 1024)),
+        ("a100-80-sxm", (2048, 256)),
+        ("l4", (2048, 256)),
+        ("b200-sxm", (16384, 1024)),
+        (["h100-sxm", "l4"], (2048, 256)),
+    ],
+)
+def test_vllm_alone_has_the_defaults_of_its_server(chips, limits):
+    config = {"workload": {"request_rate_rps": 1}, "instance": {"model": "llama-3.1-8b", "chip": chips}}
+    scheduler = load_experiment({**config, "scheduler": {"policy": "vllm"}}).scheduler
+    assert (*scheduler.token_budget, *scheduler.max_running) == limits
+    assert (scheduler.memory, scheduler.enable_prefix_caching) == (("paged",), (True,))
+    given = {"policy": "vllm", "max_running": 64, "token_budget": 512, "memory": "unlimited"}
+    scheduler = load_experiment({**config, "scheduler": given}).scheduler
+    assert (scheduler.token_budget, scheduler.max_running, scheduler.memory) == ((512,), (64,), ("unlimited",))
+    beside = load_experiment({**config, "scheduler": {"policy": ["vllm", "mixed"]}}).scheduler
+    assert (beside.token_budget, beside.enable_prefix_caching) == ((512,), (False,))
+
+
+def test_options_of_vllm_are_axes():
+    options = {"policy": "vllm", "watermark": [0, 0.1], "async_scheduling": [False, True], "reserve_full_isl": False}
+    config = {"workload": {"request_rate_rps": 1}, "instance": {"model": "llama-3.1-8b", "chip": "h100-sxm"}}
+    cells = expand(load_experiment({**config, "scheduler": options})).cells
+    assert [(cell.columns()["watermark"], cell.columns()["async_scheduling"]) for cell in cells] == [
+        (0.0, False),
+        (0.0, True),
+        (0.1, False),
+        (0.1, True),
+    ]
+    assert problem({**config, "scheduler": {**options, "async_scheduling": 1}}).endswith(
+        "scheduler.async_scheduling = 1: must be true or false"
+    )
+
+
 def test_integers_are_taken_for_numbers_and_numpy_from_python():
     import numpy as np
 
