@@ -40,8 +40,8 @@ def load(run_directory: str | os.PathLike[str], table: TableName = "cells") -> p
     -------
     pandas.DataFrame
         Text parameters are categories in the order of the configuration, whole numbers are Int64 (so that a cell
-        without measures holds <NA>), truth values with gaps boolean, other numbers float64. `attrs` holds plain dicts: "units" and "definitions" by
-        column, and "config", the experiment as it was run.
+        without measures holds <NA>), truth values with gaps boolean, other numbers float64. `attrs` holds plain dicts:
+        "units" and "definitions" by column, and "config", the experiment as it was run.
 
     Raises
     ------
