@@ -151,3 +151,22 @@ def test_a_real_run_is_met_on_requests_that_were_not_used(tmp_path, monkeypatch,
     held = [error for error in report["errors"] if error["requests"] == "held out"]
     assert report["reached"]
     assert max(abs(error["mean"]) for error in held) < 0.03
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"policy": "vllm", "async_scheduling": True},
+        {"policy": "mixed", "token_budget": None, "block_size": None},
+        {"policy": "prefill_first", "token_budget": None, "max_tokens": 1024, "max_running": 8},
+    ],
+    ids=lambda server: server["policy"],
+)
+def test_other_servers(server):
+    true = ss.OperatorStepModel(LLAMA, H100, mfu=0.5)
+    run = made.simulated_run(true, ss.conversation_workload(30, rate=10.0), OUTSIDE, **server)
+    start = ss.OperatorStepModel(LLAMA, H100, first_token_s=OUTSIDE)
+    found = ss.calibrate([run], start, fit=["mfu"], candidates=64, **server)
+    assert found.constants[0].value == pytest.approx(0.5, rel=0.01)
+    assert found.step.first_token_s == OUTSIDE
+    assert found.server["policy"] == server["policy"]
