@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from parity import lanes_of
 from parity_systems import SystemCase, Trace, answer, systems_of
 from servesweep import SLO, Colocated, ConstantStepTime, Workload, percentile, run_schedulers, run_systems
 from servesweep.kernels.itl_bins import BINS, bin_of, middles_s
 from servesweep.serving.reference import Observer, Step, schedule
 from strategies import LaneCase, batches, lane_cases
+from strategies_steps import added_lanes, added_systems
 from strategies_systems import system_cases
 
 
@@ -45,7 +47,7 @@ def check(longest: np.ndarray, counts: np.ndarray, times: dict[int, list[float]]
     np.testing.assert_allclose(middles, np.maximum(every, 1e-6), rtol=0.01001)
 
 
-@given(batches())
+@given(st.one_of(batches(), added_lanes()))
 def test_gaps_of_schedulers_are_those_of_single_steps(cases: list[LaneCase]) -> None:
     results = run_schedulers(lanes_of(cases))
     kept = run_systems(lanes_of(cases), itl=True)
@@ -69,7 +71,7 @@ def test_a_gap_spans_the_prefill_steps_of_others(case: LaneCase) -> None:
     assert (longest >= mean * (1 - 1e-9)).all()
 
 
-@given(system_cases())
+@given(st.one_of(system_cases(), added_systems(memory="reserve").map(lambda cases: cases[0])))
 def test_gaps_of_systems_are_those_of_the_reference(case: SystemCase) -> None:
     if case.system == "prefill_only" or case.options.get("memory", "reserve") != "reserve":
         return
