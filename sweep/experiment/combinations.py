@@ -11,6 +11,7 @@ from ..hardware.parts import Model
 from ..messages import listed
 from ..serving.policies import MEMORIES, POLICIES, server_limits
 from ..serving.system_kinds import SYSTEMS
+from .presets import preset_values, with_preset
 from .tables import SchedulerTable, SystemTable
 
 Row = TypeVar("Row")
@@ -76,13 +77,16 @@ def impossible_degrees(models: Sequence[Model], key: str, values: Sequence[int])
 
 def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the keys of a table whose default depends on others, from the tables of a file as they are."""
-    entries, system = tables.get(table, {}), tables.get("system", {})
-    if not isinstance(entries, Mapping):
+    given = tables.get(table, {})
+    if not isinstance(given, Mapping):
         return {}
+    named = {key: (value,) for key, value in preset_values(table, tables).items() if key not in given}
+    tables = with_preset(tables)
+    entries, system = tables.get(table, {}), tables.get("system", {})
     if table == "workload" and entries.get("kind") == "trace":
         return {"n_requests": (None,), **({} if "spread_s" in entries else {"seed": (None,)})}
     if table != "scheduler":
-        return {}
+        return named
     kinds = _listed(system.get("kind", "colocated")) if isinstance(system, Mapping) else []
     memory = "unlimited"
     if {"block_size", "num_blocks"} & entries.keys():
@@ -94,7 +98,7 @@ def defaults(table: str, tables: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"memory": (memory,), "policy": (able[0],)}
     if _listed(entries.get("policy")) == ["vllm"]:
         found |= vllm_defaults(entries, tables.get("instance", {}))
-    return found
+    return {**found, **named}
 
 
 def vllm_defaults(entries: Mapping[str, Any], instance: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from ..serving.orders import ORDERS
 from ..serving.policies import MEMORIES, POLICIES
 from ..serving.routers import ROUTERS
 from ..serving.system_kinds import SYSTEMS
+from .presets import PRESETS
 
 WORKLOADS = {
     "conversation": "lengths and arrivals like the Azure conversation trace, no file needed",
@@ -42,6 +43,7 @@ def listed() -> dict[str, dict[str, str]]:
         },
         "links": {x.name: f"{x.bytes_per_s / 1e9:g} GB/s, {1e6 * x.alpha_s:g} us" for x in links},
         "systems": {row.name: row.meaning for row in SYSTEMS.values()},
+        "presets": {row.name: row.meaning for row in PRESETS.values()},
         "policies": {row.name: row.meaning for row in POLICIES.values()},
         "orders": {row.name: row.meaning for row in ORDERS.values()},
         "routers": {row.name: row.meaning for row in ROUTERS.values()},

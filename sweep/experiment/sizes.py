@@ -13,7 +13,7 @@ from .combinations import fits
 from .instance_tables import STEP_TIMES, USED_BY, InstanceTable, has_effect
 from .instances import Instances
 from .keys import column_of, key_names
-from .specs import SYSTEM_TABLES, check_gpus, own_values
+from .specs import ELSEWHERE, SYSTEM_TABLES, check_gpus, own_values
 from .tables import TABLES, ConfigError, Experiment
 
 MAX_CELLS = 1_000_000
@@ -28,7 +28,6 @@ GPU_KEYS = (
     *(f"{role}{key}" for role in ("", "prefill.", "decode.") for key in ("tp", "pp")),
 )
 _MOST_ALIKE = 50_000  # layouts, and kinds of instances, that are told apart
-_MULTIPLIED_ELSEWHERE = ("request_rate_rps", "n_gpus")  # rates are the innermost axis; n_gpus selects
 
 
 class SystemsAlike(NamedTuple):
@@ -78,7 +77,7 @@ def count_workloads(experiment: Experiment) -> int:
 
 def workloads_alike(experiment: Experiment, tell_apart: Mapping[str, int] | None = None) -> Iterator[Alike]:
     """The workloads of an experiment, those that are alike as one. The rate is no part of them."""
-    return alike(axes_of(experiment.workload, skip=_MULTIPLIED_ELSEWHERE), tell_apart or {})
+    return alike(axes_of(experiment.workload, skip=ELSEWHERE), tell_apart or {})
 
 
 def count_slos(experiment: Experiment, kind: str) -> int:
@@ -125,7 +124,7 @@ def systems_alike(experiment: Experiment, tell_apart: Mapping[str, int] | None =
 
 def _layouts(experiment: Experiment, tell_apart: Mapping[str, int]) -> list[Alike]:
     """The layouts of all kinds of systems, those that are alike as one."""
-    axes = axes_of(experiment.system, skip=_MULTIPLIED_ELSEWHERE)
+    axes = axes_of(experiment.system, skip=ELSEWHERE)
     return _few(experiment, axes, tell_apart, "layouts to choose from")
 
 

@@ -29,6 +29,9 @@ from .keys import key_of
 from .tables import ConfigError, Experiment
 
 SYSTEM_TABLES = ("system", "instance", *ROLE_TABLES, "scheduler")  # of an experiment
+ELSEWHERE = ("request_rate_rps", "n_gpus", "preset")
+"""Keys that multiply nothing: rates are the innermost axis, n_gpus selects, a preset gives defaults."""
+
 NO_REQUESTS = Workload(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), priority=np.zeros(0, np.int64))
 """What any system can have."""
 
@@ -99,7 +102,7 @@ def points(table: Any, given: Mapping[str, Any] | None = None) -> list[dict[str,
     for name, held in vars(table).items():
         key = key_of(type(table), name)
         values = held if key.axis else (held,)
-        if name not in ("request_rate_rps", "n_gpus"):  # rates are the innermost axis; n_gpus selects
+        if name not in ELSEWHERE:
             made = [
                 {**point, name: value}
                 for point in made

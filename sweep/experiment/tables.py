@@ -25,6 +25,7 @@ from ..workloads.traces import ON_BAD
 from ..workloads.workload import ARRIVALS, CV_RANGE, MAX_REQUESTS, LognormalLen
 from .instance_tables import ROLE_TABLES, InstanceTable, RoleTable
 from .keys import ANYWHERE, Needs, above_one, as_key, in_use, needs
+from .presets import PRESETS
 from .step_files import is_file
 
 KINDS = ("conversation", "synthetic", "trace")
@@ -124,8 +125,10 @@ class WorkloadTable:
 
 @dataclass(frozen=True)
 class SystemTable:
-    """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis."""
+    """[system]: which instances serve the requests, and who gets which. `n_gpus` None: any number; it draws no axis.
+    `preset` gives defaults."""
 
+    preset: str | None = field(default=None, metadata=as_key(str, axis=False, names=tuple(PRESETS)))
     kind: tuple[str, ...] = field(default=("colocated",), metadata=as_key(str, names=tuple(SYSTEMS)))
     n_instances: tuple[int, ...] = field(
         default=(1,), metadata=as_key(int, **_INSTANCES, needs=needs("kind", *_ONE_ROLE))

@@ -134,6 +134,7 @@ def test_snippets_run_and_print_what_is_below_them(page, stand_ins, tmp_path, mo
 
 CELLS = {
     "README.md": [2 * 2 * 2 * 2 * 11],
+    "docs/presets.md": [2],
     "docs/sweeps.md": [3 * 16 * 2 * 2 * 2 * (1 + 2 + 1)],
 }  # of each experiment
 
