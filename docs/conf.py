@@ -26,7 +26,7 @@ _PAGES = {
     "conversation traces public-traces performance scaling options",
     "Read": "results plots report timeline run-directory pandas measures columns other-tools",
     "Rules": "scheduler scheduler-example vllm policies systems presets routers step-times models calibration "
-    "assumptions catalogue beyond",
+    "fidelity assumptions catalogue beyond",
     "Python": "api/workloads api/hardware api/instance api/systems api/sweeps api/searches api/results api/names",
     "Change it": "architecture engine README",
 }

@@ -29,6 +29,7 @@ from . import schema as command_schema
 from . import show as command_show
 from . import steps as command_steps
 from . import timeline as command_timeline
+from . import validate as command_validate
 from . import verify as command_verify
 from .options import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE
 
@@ -158,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
     command_export.add(commands)
     command_compare.add(commands)
     command_steps.add(commands)
+    command_validate.add(commands)
     command_calibrate.add(commands)
     command_catalog.add(commands)
     command_schema.add(commands)
