@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .serving.whole_steps import Request, simulate
     from .tables.reading import TableName, load
     from .workloads.conversation import conversation_workload
+    from .workloads.shared_prefix import shared_prefix_workload
     from .workloads.texts import Texts
     from .workloads.trace_formats import FormatName
     from .workloads.trace_report import TraceReport
@@ -224,6 +225,7 @@ _MODULES = {
     ),
     "workloads.conversation": ("conversation_workload",),
     "workloads.trace_formats": ("FormatName",),
+    "workloads.shared_prefix": ("shared_prefix_workload",),
     "workloads.texts": ("Texts",),
     "workloads.trace_report": ("TraceReport",),
     "workloads.traces": (
@@ -349,6 +351,7 @@ __all__ = [
     "run_schedulers",
     "run_systems",
     "save_step_times",
+    "shared_prefix_workload",
     "simulate",
     "splitwise_step_times",
     "step_times_from",

@@ -41,7 +41,8 @@ def check_columns(selection: str) -> None:
     """ValueError for a choice of cells by a column that is no parameter."""
     tables = ("system", "instance", *ROLE_TABLES, "scheduler", "slo")
     columns = [
-        *("cell_id", "workload", "arrivals", "cv", "urgent_share", "n_requests", "seed", "request_rate_rps"),
+        *("cell_id", "workload", "prefix_tokens", "prefix_groups", "arrivals", "cv", "urgent_share", "n_requests"),
+        *("seed", "request_rate_rps"),
         *(column_of(table, key) for table in tables for key in key_names(TABLES[table])),
         "step_times_source",
     ]

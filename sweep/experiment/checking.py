@@ -279,10 +279,10 @@ class Checker:
     def across(self, read: dict[str, Any], tables: dict[str, Any]) -> None:
         """Checks that look at several keys at once."""
         workload, scheduler, slo = read["workload"], read["scheduler"], read["slo"]
-        if workload.kind == "synthetic" and self.sound("workload", "kind"):
-            for name in ("prompt", "output"):
-                if getattr(workload, name) is None and self.sound("workload", name):
-                    self.problem(("workload", name), ' is missing: kind = "synthetic" needs a length for it')
+        if workload.kind in ("synthetic", "shared_prefix") and self.sound("workload", "kind"):
+            for name in ("prompt", "output", *["prefix_tokens"] * (workload.kind == "shared_prefix")):
+                if getattr(workload, name) in (None, (None,)) and self.sound("workload", name):
+                    self.problem(("workload", name), f' is missing: kind = "{workload.kind}" needs a length for it')
         if workload.kind == "trace" and self.sound("workload", "path"):
             if workload.path is None:
                 self.problem(("workload", "path"), ' is missing: kind = "trace" needs a file, here or by --trace')

@@ -14,6 +14,7 @@ from .presets import PRESETS
 WORKLOADS = {
     "conversation": "lengths and arrivals like the Azure conversation trace, no file needed",
     "synthetic": "lengths and arrivals drawn from distributions",
+    "shared_prefix": "as synthetic, with a system prompt before each prompt, which a group of requests shares",
     "trace": "the requests of a file: Azure CSV, Mooncake JSON lines, CSV or Parquet",
 }
 ARRIVALS = {

@@ -220,7 +220,11 @@ class _Traffic:
             return expected_conversation()
         assert self._table.prompt is not None
         assert self._table.output is not None
-        return expected_length(self._table.prompt), expected_length(self._table.output)
+        prompt, output = expected_length(self._table.prompt), expected_length(self._table.output)
+        if self._table.kind == "shared_prefix":
+            prefix = max(n or 0 for n in self._table.prefix_tokens)
+            prompt = ExpectedLength(*(value + prefix for value in prompt))
+        return prompt, output
 
 
 def _systems_alike(experiment: Experiment) -> tuple[list[SystemsAlike], bool]:

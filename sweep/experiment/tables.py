@@ -28,7 +28,7 @@ from .keys import ANYWHERE, Needs, above_one, as_key, in_use, needs
 from .presets import PRESETS
 from .step_files import is_file
 
-KINDS = ("conversation", "synthetic", "trace")
+KINDS = ("conversation", "synthetic", "shared_prefix", "trace")
 TRACE_COLUMNS = ("arrival_s", "arrival_ms", "prompt_tokens", "output_tokens", "priority")
 DEFAULT_REQUESTS = 2000
 
@@ -59,9 +59,10 @@ def _limits(range_: tuple[float, float]) -> dict[str, Any]:
     return {"lowest": range_[0], "highest": range_[1]}
 
 
-_SYNTHETIC = needs("kind", "synthetic")
+_SYNTHETIC = needs("kind", "synthetic", "shared_prefix")
+_SHARED = needs("kind", "shared_prefix")
 _TRACE = needs("kind", "trace")
-_DRAWN = needs("kind", "conversation", "synthetic")
+_DRAWN = needs("kind", "conversation", "synthetic", "shared_prefix")
 _BURSTY = needs("arrivals", "bursty")
 _POLICY = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.has_policy))
 _PREFILLS = needs("system.kind", *(row.name for row in SYSTEMS.values() if row.prefills))
@@ -102,6 +103,12 @@ class WorkloadTable:
     seed: tuple[int | None, ...] = field(default=(0,), metadata=as_key(int, lowest=0, highest=_COUNT["highest"]))
     prompt: int | LognormalLen | None = field(
         default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)
+    )
+    prefix_tokens: tuple[int | None, ...] = field(
+        default=(None,), metadata=as_key(int, lowest=1, highest=MAX_TOKENS, needs=_SHARED)
+    )
+    prefix_groups: tuple[int, ...] = field(
+        default=(1,), metadata=as_key(int, lowest=1, highest=MAX_TOKENS, needs=_SHARED)
     )
     output: int | LognormalLen | None = field(
         default=None, metadata=as_key(LognormalLen, axis=False, lowest=1, highest=MAX_TOKENS, needs=_SYNTHETIC)

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from ..workloads.shared_prefix import shared_prefix_workload
 from ..workloads.workload import LognormalLen, Workload, drawn_priority, make_workload
 from .keys import key_names
 from .specs import points
@@ -79,6 +82,7 @@ class Traces:
             workload.output_tokens[:n],
             name=workload.name,
             priority=priority,
+            texts=None if workload.texts is None else workload.texts.part(np.arange(n)),
         )
 
 
@@ -121,14 +125,13 @@ def _of_trace(traces: Traces, point: Mapping[str, Any]) -> SweepTraffic:
 def _drawn(table: WorkloadTable, point: Mapping[str, Any]) -> SweepTraffic:
     n, seed = point["n_requests"], point["seed"]
     facts: dict[str, Any] = {"kind": table.kind, "n_requests": n, "seed": seed}
-    if table.kind == "synthetic":
+    if table.kind in ("synthetic", "shared_prefix"):
         lengths = {
             key: asdict(length) if isinstance(length, LognormalLen) else length
             for key, length in (("prompt", table.prompt), ("output", table.output))
         }
         facts |= {**lengths, "arrivals": point["arrivals"]}
-        if point["cv"] is not None:
-            facts["cv"] = point["cv"]
+        facts |= {key: point[key] for key in ("cv", "prefix_tokens", "prefix_groups") if point[key] is not None}
     if point["urgent_share"] is not None:
         facts["urgent_share"] = point["urgent_share"]
     return SweepTraffic(_columns(table.kind, n, point), facts, lambda: _draw(table, point))
@@ -144,7 +147,13 @@ def _draw(table: WorkloadTable, point: Mapping[str, Any]) -> Workload:
         assert table.prompt is not None
         assert table.output is not None
         cv = {} if point["cv"] is None else {"cv": point["cv"]}
-        workload = make_workload(n, 1.0, table.prompt, table.output, seed, point["arrivals"], **cv)
+        prompt, output, arrivals = table.prompt, table.output, point["arrivals"]
+        prefix, groups = point["prefix_tokens"], point["prefix_groups"]
+        if prefix is None:
+            workload = make_workload(n, 1.0, prompt, output, seed, arrivals, **cv)
+        else:
+            drawn = {"prompt": prompt, "output": output, "seed": seed, "arrivals": arrivals, **cv}
+            workload = shared_prefix_workload(n, rate=1.0, prefix_tokens=prefix, prefix_groups=groups, **drawn)
     if point["urgent_share"] is not None:
         assert seed is not None
         workload = replace(workload, priority=drawn_priority(n, point["urgent_share"], seed))
@@ -152,7 +161,7 @@ def _draw(table: WorkloadTable, point: Mapping[str, Any]) -> Workload:
 
 
 def _columns(name: str, n: int, point: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("arrivals", "cv", "urgent_share", "seed")
+    keys = ("prefix_tokens", "prefix_groups", "arrivals", "cv", "urgent_share", "seed")
     return {"workload": name, "n_requests": n, **{key: point[key] for key in keys}}
 
 
@@ -161,6 +170,9 @@ def _digest(workload: Workload) -> str:
     digest = hashlib.sha256()
     for array, kind in ((workload.arrival_s, "<f8"), (workload.prompt_tokens, "<i8"), (workload.output_tokens, "<i8")):
         digest.update(array.astype(kind).tobytes())
+    if workload.texts is not None:
+        for values in (workload.texts.start, workload.texts.segment, workload.texts.tokens, workload.texts.answer):
+            digest.update(values.astype("<i8").tobytes())
     if workload.priority is not None:
         digest.update(workload.priority.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -42,6 +42,11 @@ class Counted(NamedTuple):
     whole: bool = True
 
 
+def _sums(of_requests: npt.NDArray[Any]) -> Ints:
+    sums: Ints = of_requests.sum(axis=1, dtype=np.int64)
+    return sums
+
+
 COUNTED = (
     Counted(
         "preemptions",
@@ -60,6 +65,19 @@ COUNTED = (
         "tokens",
         "all tokens processed in prefill, recomputed_tokens included",
         lambda systems: systems.prefill_tokens,
+    ),
+    Counted(
+        "cached_tokens",
+        "tokens",
+        "prompt tokens that first admissions found in a prefix cache, so that prefill left them out",
+        lambda systems: _sums(systems.cached_tokens),
+    ),
+    Counted(
+        "prefix_cache_hit_rate",
+        "share",
+        "cached_tokens / prompt tokens of the requests that were not rejected; 0 without a prefix cache",
+        lambda systems: ratio(_sums(systems.cached_tokens), _sums(systems.prompt_tokens * ~systems.rejected)),
+        whole=False,
     ),
     Counted(
         "kv_utilization_mean",

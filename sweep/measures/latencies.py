@@ -36,6 +36,7 @@ class SystemArrays(Protocol):
     prompt_tokens: Ints  # [C, N], 0 in padding
     output_tokens: Ints  # [C, N], 0 in padding
     preemptions: npt.NDArray[Any]  # [C, N] of integers of any width, 0 in padding
+    cached_tokens: npt.NDArray[Any]  # [C, N] of integers of any width, 0 in padding
     rejected: Bools  # [C, N], False in padding
     steps: Ints  # [C]
     batch_steps: Ints  # [C] those that running_steps and block_steps are sums over

@@ -197,6 +197,7 @@ class Result:
                 "e2e_s": self.e2e_s,
                 "kv_transfer_s": self.kv_transfer_s,
                 "preemptions": self.preemptions,
+                "cached_tokens": self.cached_tokens,
                 "rejected": self.rejected,
             }
         )

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..arrays import AnyInts, Floats, Ints
 from ..kernels.prefix_cache import Chains
+from ..workloads.contents import chains_of
 from ..workloads.texts import Texts
-from .contents import chains_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,6 +131,8 @@ _PARAMETERS = [
         "1",
         "coefficient of variation of the gaps between arrivals, standard deviation / mean; null unless bursty",
     ),
+    _field("prefix_tokens", _INT, "tokens", "of the system prompt of a group; null unless the workload has groups"),
+    _field("prefix_groups", _INT, "", "groups that share a system prompt each; null unless the workload has groups"),
     _field(
         "urgent_share",
         _FLOAT,
@@ -355,6 +357,9 @@ REQUESTS_SCHEMA = _schema(
             )
         ),
         _field("preemptions", _INT, "preemptions", "times that the request lost its KV blocks", True),
+        _field(
+            "cached_tokens", _INT, "tokens", "of the prompt, that its first admission found in a prefix cache", True
+        ),
         _field("rejected", _BOOL, "", "refused because it could never fit", True),
     ],
 )

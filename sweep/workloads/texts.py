@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..checks import MAX_TOKENS
 from ..messages import shown
 from .columns import whole_numbers
 
+HASHED = 512  # tokens of a block that a hash id of a trace names
 _ANSWER = re.compile("o[0-9]+")
 
 TextSegment = tuple[str, int]
@@ -120,6 +122,24 @@ def texts_of(prompts: Any, prompt_tokens: Ints) -> Texts:
     known = Texts(start=np.array(count), segment=np.array(segment), tokens=np.array(tokens), answer=np.arange(number))
     known.check(prompt_tokens)
     return known
+
+
+def texts_of_blocks(hash_ids: Sequence[list[int] | None], prompt_tokens: Ints) -> Texts | None:
+    """Texts of prompts whose blocks of HASHED tokens have numbers; None of one: it is like no other; None if all are.
+
+    A block is a text of its own number. That all before it is the same too, need not be said: so it is in the file.
+    """
+    if all(ids is None for ids in hash_ids):
+        return None
+    number = len(prompt_tokens)
+    unlike = 1 + max(max(ids, default=0) for ids in hash_ids if ids is not None)
+    count = np.array([1 if ids is None else len(ids) for ids in hash_ids])
+    start = np.concatenate([[0], np.cumsum(count)])
+    named = chain.from_iterable([unlike + i] if ids is None else ids for i, ids in enumerate(hash_ids))
+    tokens = np.full(int(start[-1]), HASHED)
+    told = np.array([ids is not None for ids in hash_ids])
+    tokens[start[1:] - 1] = np.where(told, prompt_tokens - (count - 1) * HASHED, prompt_tokens)
+    return Texts(start=start, segment=np.array(list(named)) + number, tokens=tokens, answer=np.arange(number))
 
 
 def _segments(i: int, prompt: Any, texts: dict[str, int]) -> list[TextSegment]:

@@ -38,6 +38,7 @@ class Ask(NamedTuple):
     columns: Mapping[str, str] | None  # ours -> the file's; None: by SYNONYMS
     stop_at_bad: bool
     enough: Callable[[Floats], bool]
+    hash_ids: bool = True  # whether names of blocks are read, where there are any
 
     @property
     def shown(self) -> str:

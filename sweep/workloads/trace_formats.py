@@ -138,6 +138,7 @@ def _read_json(ask: Ask, lines: Lines, text: Iterator[str], blank: int) -> Rows:
     while True:
         numbers: list[int] = []
         values: list[Any] = []
+        hash_ids: list[Any] = []
         seen = lines.since = 0
         for line in islice(text, _BLOCK):
             number += 1
@@ -148,6 +149,7 @@ def _read_json(ask: Ask, lines: Lines, text: Iterator[str], blank: int) -> Rows:
                 record = json.loads(line)
                 values.append([record[name] for name in MOONCAKE_COLUMNS])
                 numbers.append(number)
+                hash_ids.append(record.get("hash_ids"))
                 known = True
             except KeyError as error:
                 other = other or (
@@ -164,5 +166,6 @@ def _read_json(ask: Ask, lines: Lines, text: Iterator[str], blank: int) -> Rows:
                 break
         if other and not known:  # other data, not bad rows
             raise ValueError(other)
-        if not seen or rows.add(numbers, *(list(zip(*values, strict=True)) or [()] * 3)):
+        given = list(zip(*values, strict=True)) or [()] * 3
+        if not seen or rows.add(numbers, *given, hash_ids=hash_ids if ask.hash_ids else None):
             return rows

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..arrays import Floats, Ints
 from ..checks import MAX_TOKENS
+from .texts import HASHED
 from .workload import MAX_REQUESTS
 
 MAX_ROWS = MAX_REQUESTS  # of a trace, good or bad
@@ -76,6 +77,8 @@ class Rows:
     refused: dict[str, int] = field(default_factory=dict)  # reason: number of rows
     examples: list[str] = field(default_factory=list)  # the first bad rows, in words
 
+    hash_ids: list[list[int] | None] = field(default_factory=list)  # of good rows; empty: of none
+
     _bad: list[tuple[int, str, str]] = field(default_factory=list)  # of this block: number, reason, words
     _blocks: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
 
@@ -84,13 +87,27 @@ class Rows:
         self._bad.append((number, reason, words))
         self.broken += 1
 
-    def add(self, numbers: Sequence[int], arrivals: Any, prompts: Any, outputs: Any, *priorities: Any) -> bool:
-        """Take a block of rows, given as their numbers and three columns, or four; True when reading can stop."""
+    def add(
+        self,
+        numbers: Sequence[int],
+        arrivals: Any,
+        prompts: Any,
+        outputs: Any,
+        *priorities: Any,
+        hash_ids: Sequence[Any] | None = None,
+    ) -> bool:
+        """Take a block of rows, given as their numbers and three columns, or four; True when reading can stop.
+
+        `hash_ids` name blocks of HASHED tokens of each prompt; None of a row, or of all: are not told.
+        """
         # Position in the block: reason, words. The first column that is bad wins.
         wrong: dict[int, tuple[str, str]] = {}
         ticks = self._arrivals(arrivals, wrong)
         whole = [self._whole("prompt_tokens", prompts, wrong), self._whole("output_tokens", outputs, wrong)]
         whole += [self._whole("priority", column, wrong, least=-MAX_TOKENS) for column in priorities]
+        for i, ids in enumerate(hash_ids or ()):
+            if ids is not None and i not in wrong and (why := _wrong_ids(ids, int(whole[0][i]))):
+                wrong[i] = why
         good = np.ones(len(numbers), bool)
         good[list(wrong)] = False
         self._bad += [(numbers[i], *why) for i, why in wrong.items()]
@@ -105,6 +122,8 @@ class Rows:
         if not self.first and good.any():
             self.first = str(arrivals[int(good.argmax())])
         self._blocks.append((ticks[good], *(column[good] for column in whole)))
+        if hash_ids is not None:
+            self.hash_ids += [ids for ids, kept in zip(hash_ids, good.tolist(), strict=True) if kept]
         self.stopped = self.hopeless or self.enough(ticks[good] / self.ticks_per_s)
         return self.stopped
 
@@ -195,6 +214,17 @@ class Rows:
     def _note(self, key: str, i: int, value: Any, reason: str, wrong: dict[int, tuple[str, str]]) -> None:
         name = shortened(self.columns[key])
         wrong.setdefault(i, (f"{name} {reason}", f"{name} = {_shown(value)} {reason}"))
+
+
+def _wrong_ids(ids: Any, prompt: int) -> tuple[str, str] | None:
+    """Reason and words, where these are no names of the blocks of a prompt."""
+    if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= MAX_TOKENS for one in ids):
+        return "hash_ids are no list of whole numbers", f"hash_ids = {_shown(ids)} is no list of whole numbers"
+    due = -(-prompt // HASHED)
+    if len(ids) != due:
+        words = f"has {len(ids)} hash_ids: {prompt} tokens have {due} blocks of {HASHED}"
+        return "wrong number of hash_ids", words
+    return None
 
 
 def escaped(text: str) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .. import checks
 from ..arrays import Floats
 from ..messages import meant, shown
+from .texts import texts_of_blocks
 from .trace_columns import Ask
 from .trace_formats import FORMATS, FormatName, read_rows
 from .trace_report import TraceReport, clock, summary, unit_doubt
@@ -42,12 +43,13 @@ def load_trace(
     limit: int | None = None,
     rate: float | None = None,
     name: str | None = None,
+    hash_ids: bool = True,
 ) -> Workload:
     """The requests of a trace file as a `Workload`, sorted by arrival, the first at 0.
 
     Parameters
     ----------
-    path, format, columns, on_bad, spread_s, seed, start_s, end_s, limit, rate, name
+    path, format, columns, on_bad, spread_s, seed, start_s, end_s, limit, rate, name, hash_ids
         As for `read_trace`, which also says what was understood.
 
     Raises
@@ -69,6 +71,7 @@ def load_trace(
         limit=limit,
         rate=rate,
         name=name,
+        hash_ids=hash_ids,
     )[0]
 
 
@@ -86,6 +89,7 @@ def read_trace(
     limit: int | None = None,
     rate: float | None = None,
     name: str | None = None,
+    hash_ids: bool = True,
 ) -> tuple[Workload, TraceReport]:
     """The requests of a trace file as a `Workload`, sorted by arrival, the first at 0, and what was understood.
 
@@ -116,6 +120,9 @@ def read_trace(
         None: the trace's own.
     name
         Of the workload. None: the file's.
+    hash_ids
+        Read what prompts have in common from the `hash_ids` of "mooncake", a number for each 512 tokens; two blocks of
+        one number are the same, and all before them. False: leave it out.
 
     Returns
     -------
@@ -137,6 +144,7 @@ def read_trace(
     path = checks.path("path", path)
     _check(format, columns, on_bad, start_s, end_s)
     seed = checks.whole("seed", seed, 0)
+    hash_ids = checks.whether("hash_ids", hash_ids)
     limit = None if limit is None else checks.whole("limit", limit, 1)
     rate = None if rate is None else checks.positive("rate", rate)
     if isinstance(spread_s, str):
@@ -147,13 +155,14 @@ def read_trace(
     start = 0.0 if start_s is None else start_s
     end = math.inf if end_s is None else end_s
 
-    rows = read_rows(Ask(path, format, columns, on_bad == "error", _Enough(start, end, limit)))
+    rows = read_rows(Ask(path, format, columns, on_bad == "error", _Enough(start, end, limit), hash_ids))
     _refuse_bad(rows, on_bad)
     ticks, whole = rows.arrays()
+    places = np.arange(len(ticks))
     out_of_order = int(np.count_nonzero(np.diff(ticks) < 0))
     if out_of_order:
         order = np.argsort(ticks, kind="stable")
-        ticks, whole = ticks[order], [column[order] for column in whole]
+        ticks, whole, places = ticks[order], [column[order] for column in whole], order
     earliest = float(ticks[0])
     ticks = ticks - ticks[0]
     tick_s = _tick(ticks / rows.ticks_per_s)
@@ -170,6 +179,7 @@ def read_trace(
         output,
         name=_stem(path) if name is None else name,
         priority=priority[0] if priority else None,
+        texts=texts_of_blocks([rows.hash_ids[i] for i in places[kept].tolist()], prompt) if rows.hash_ids else None,
     )
     report = TraceReport(
         path=str(path),

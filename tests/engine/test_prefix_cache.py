@@ -8,13 +8,13 @@ import pytest
 from profiles import MANY_CASES
 from reference_runs import StepLog
 from servesweep import Colocated, ConstantStepTime, Workload, run_scheduler, run_systems
-from servesweep.serving.contents import chains_of
 from servesweep.serving.policies import POLICIES
 from servesweep.serving.reference import ReferenceScheduler, schedule
 from servesweep.serving.reference_answers import answer, disagreement
 from servesweep.serving.reference_cache import Contents
 from servesweep.serving.reference_queue import RequestState
 from servesweep.serving.scheduler import Scheduler, run_schedulers
+from servesweep.workloads.contents import chains_of
 from shared_texts import limits, requests
 from strategies import LOG_COLUMNS
 

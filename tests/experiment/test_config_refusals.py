@@ -114,7 +114,10 @@ def test_a_missing_file_names_the_ready_experiments():
         ),
         ({"workload": {"prompt": {"mean": 4, "sgima": 1, "lo": 1, "hi": 2}}}, 'did you mean "sigma"?'),
         ({"workload": {"prompt": None}}, "workload.prompt is missing"),
-        ({"workload": {"kind": "chat"}}, 'kind = "chat": is unknown; known: conversation, synthetic, trace'),
+        (
+            {"workload": {"kind": "chat"}},
+            'kind = "chat": is unknown; known: conversation, synthetic, shared_prefix, trace',
+        ),
         (
             {"workload": {"kind": "conversation", "output": None}},
             'prompt = 100: has no effect without kind = "synthetic"',

@@ -135,6 +135,7 @@ def test_measures_leave_the_results_alone():
         (
             "attainment_requests",
             "preemptions",
+            "cached_tokens",
             "recomputed_tokens",
             "prefill_tokens",
             "peak_blocks",

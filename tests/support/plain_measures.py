@@ -84,10 +84,13 @@ def plain_measures(result, slos, warmup, cooldown, n_gpus):
     spans = [float(finish[i] - first[i]) for i in finished if result.output_tokens[i] > 1]
     expected["itl_mean_s"] = math.fsum(spans) / gaps if gaps else math.nan
     expected |= {f"itl_p{q}_s": math.nan for q in PERCENTILES}
+    asked = sum(int(result.prompt_tokens[i]) for i in range(n) if not result.rejected[i])
     expected |= {
         "preemptions": sum(result.preemptions),
         "recomputed_tokens": result.recomputed_tokens,
         "prefill_tokens": result.prefill_tokens,
+        "cached_tokens": sum(int(n) for n in result.cached_tokens),
+        "prefix_cache_hit_rate": sum(int(n) for n in result.cached_tokens) / asked if asked else math.nan,
         "kv_utilization_mean": result.block_steps / result.batch_steps / result.num_blocks
         if result.batch_steps
         else math.nan,
@@ -143,6 +146,7 @@ def random_result(rng, n, *, shuffled=False, ticks=False):
         finish,
         admitted_s=admitted,
         preemptions=rng.integers(0, 3, n),
+        cached_tokens=rng.integers(0, 3, n),
         rejected=rejected,
         steps=int(rng.integers(0, 100)),
         prefill_tokens=int(rng.integers(0, 100)),
@@ -181,7 +185,7 @@ def joined(results):
 def batch(results):
     """Lanes of the given results, padded to the longest as the scheduler pads them."""
     width = max(map(len, results))
-    padding = {"preemptions": 0, "rejected": False, "prompt_tokens": 0, "output_tokens": 0}
+    padding = {"preemptions": 0, "cached_tokens": 0, "rejected": False, "prompt_tokens": 0, "output_tokens": 0}
     lanes: dict = {"n_requests": np.array([len(result) for result in results]), "instances": joined(results)}
     for name in SystemArrays.__annotations__:
         if name in ("n_requests", "instances"):

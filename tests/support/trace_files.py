@@ -27,8 +27,13 @@ arrival_s,prompt_tokens,output_tokens
 
 
 def mooncake(*rows):
-    keys = ("timestamp", "input_length", "output_length")
-    return "".join(json.dumps({**dict(zip(keys, row, strict=True)), "hash_ids": [0, 1, 2]}) + "\n" for row in rows)
+    keys = ("timestamp", "input_length", "output_length", "hash_ids")
+    return "".join(json.dumps(dict(zip(keys, (*row, hash_ids(row[1])), strict=True))) + "\n" for row in rows)
+
+
+def hash_ids(prompt):
+    """Of a prompt that begins like all others."""
+    return list(range(-(-int(prompt) // 512))) if isinstance(prompt, int | float) else [0, 1, 2]
 
 
 MOONCAKE = mooncake((0, 9000, 50), (0, 120, 700), (2998, 4321, 3), (6001, 80, 250))

@@ -77,8 +77,9 @@ def as_azure(rng, requests):
 
 def as_mooncake(rng, requests):
     keys = ("timestamp", "input_length", "output_length")
-    more = rng.choice([{}, {"hash_ids": [1, 2, 3]}, {"text": "ü\n"}])
-    lines = [json.dumps({**more, **dict(zip(keys, (t / 1000, p, o), strict=True))}) for t, p, o, _ in requests]
+    more = rng.choice([lambda _: {}, lambda p: {"hash_ids": [*range(-(-p // 512))]}, lambda _: {"text": "ü\n"}])
+    rows = [(more(p), (t / 1000, p, o)) for t, p, o, _ in requests]
+    lines = [json.dumps({**other, **dict(zip(keys, row, strict=True))}) for other, row in rows]
     return "\n".join(lines) + rng.choice(["", "\n", "\n\n"])
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import Int32s, Ints
+from ..arrays import Floats, Int32s, Ints
 from ..kernels.arrays import Words
 from ..kernels.prefix_cache import Chains
 from ..kernels.ranges import spread
-from ..workloads.texts import Texts
+from .texts import Texts
 
 
 def chains_of(texts: Texts | None, prompt: Ints, output: Ints, block_size: int) -> Chains:
@@ -21,6 +21,20 @@ def chains_of(texts: Texts | None, prompt: Ints, output: Ints, block_size: int) 
     request, _, place = spread(np.zeros(len(prompt), np.int64), blocks)
     content, count = _numbers(_hashes(texts, output, begin, blocks, block_size), request, place, begin)
     return Chains(begin, content, count)
+
+
+def found_tokens(texts: Texts | None, prompt: Ints, output: Ints, arrival: Floats, block_size: int) -> Ints:
+    """Prompt tokens of each request that a prefix cache without limits would find, if all before it had ended. [N]"""
+    chains = chains_of(texts, prompt, output, block_size)
+    request = np.repeat(np.arange(len(prompt)), np.diff(chains.begin))
+    place = np.arange(request.size) - chains.begin[request]
+    turn = np.empty(len(prompt), np.int64)
+    turn[np.argsort(arrival, kind="stable")] = np.arange(len(prompt))
+    first = np.full(chains.count, len(prompt))
+    np.minimum.at(first, chains.content, turn[request])
+    seen = (first[chains.content] < turn[request]) & (place < ((prompt - 1) // block_size)[request])
+    # Who has a block has all before it: known ones are a beginning.
+    return np.bincount(request, seen, len(prompt)).astype(np.int64) * block_size
 
 
 def _hashes(texts: Texts, output: Ints, begin: Ints, blocks: Ints, size: int) -> Words:
