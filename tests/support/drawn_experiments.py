@@ -44,7 +44,7 @@ def drawn_experiment(rng):
         if rng.random() < 0.6:
             tables["decode_instance"] = {"tp": some([1, 2]), "kv_bytes": some([1.0, 2.0])}
         if rng.random() < 0.3:
-            tables["instance"] |= {"link": ["nvlink4", "nvlink3"], "tp": [1, 2]}
+            tables["instance"] |= {"link": ["nvlink4", "nvlink3"], "tp": [1, 2], "step_times": "roofline"}
             tables.setdefault("decode_instance", {})["link"] = "nvlink5"
             tables["decode_instance"]["tp"] = [1, 2]
     if rng.random() < 0.4 and kinds != ["disaggregated"]:
@@ -63,6 +63,15 @@ def drawn_experiment(rng):
             scheduler["policy"] = some(["chunked", "prefill_first"])
             if "chunked" in scheduler["policy"] and "reserve" in scheduler["memory"]:
                 scheduler["chunk_budget"] = some([256, 512])
+    if "link" not in tables["instance"] and rng.random() < 0.5:
+        tables["instance"] |= {"step_times": some(["operators", "roofline"]), "mfu": some([0.5, 0.6])}
+        if "operators" in tables["instance"]["step_times"]:
+            tables["instance"] |= {"layer_s": some([0, 1e-5]), "first_token_s": some([0, 0.1])}
+            if max(tables["instance"]["tp"]) > 1:
+                tables["instance"]["allreduce_s"] = some([1e-6, 1e-5])
+        if "disaggregated" in kinds and rng.random() < 0.5:
+            tables.setdefault("prefill_instance", {})["step_times"] = some(["operators", "roofline"])
+            tables.setdefault("decode_instance", {})["mbu"] = some([0.7, 0.8])
     if rng.random() < 0.5 and not {"decode_only", "prefill_only"} & set(kinds):
         tables["slo"] = {"ttft_ms": [100, 200], "tpot_ms": [10, 20]}
     return tables
