@@ -53,7 +53,10 @@ def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
     if degree < tp and "allreduce_s" not in guessed:
         guessed += ("allreduce_s",)
     source = entry["source"] if kind == chip else f"{chip} was not measured: those of {kind}"
-    return ChipConstants({**values, "allreduce_s": degrees[degree]}, guessed, source, kind)
+    values["allreduce_s"] = degrees[degree]
+    if chip in entries["pcie"]["chips"]:
+        values |= {name: entries["pcie"][name] for name in ("allreduce_s", "allreduce_bw")}
+    return ChipConstants(values, guessed, source, kind)
 
 
 @checks.spelt_out

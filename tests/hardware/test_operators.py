@@ -89,6 +89,13 @@ def test_every_chip_has_constants_and_says_which_are_guessed() -> None:
     assert OperatorStepModel(llama, own).constants == OperatorStepModel(llama, chip("h100-sxm")).constants
 
 
+def test_chips_without_nvlink_reduce_over_pcie() -> None:
+    slow = {name for name in chip_names() if chip_constants(name, 2).values["allreduce_bw"] == 16e9}
+    assert slow == {"a100-40-pcie", "a100-80-pcie", "h100-pcie", "l4", "l40s", "a10", "rtx4090", "t4"}
+    assert {chip_constants(name, tp).values["allreduce_s"] for name in slow for tp in (2, 8)} == {20e-6}
+    assert {"allreduce_s", "allreduce_bw"} <= set(chip_constants("h100-pcie", 2).guessed)
+
+
 def test_each_constant_is_an_option() -> None:
     llama, h100 = model("llama-3.1-8b"), chip("h100-sxm")
     usual = OperatorStepModel(llama, h100, tp=2)
