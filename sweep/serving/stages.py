@@ -8,6 +8,7 @@ longest queue.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ from .routers import DEFAULT_ROUTER, ROUTERS
 
 _TIMES = ("first_token_s", "finish_s", "admitted_s")
 UNLIMITED_TOKENS = int(NO_LIMIT) - 1
+
+
+@cache  # thousands of stages are of a few kinds
+def _kind(rules: Rules, own_row: str | None, beside: bool, ordered: bool) -> Rules:
+    return replace(rules, own_row=own_row, decode_beside_prefill=beside, takes_chunks=False, ordered=ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +79,7 @@ class Stage:
         """Stages of one kind can advance together."""
         beside = self.rules.decode_beside_prefill or not self.rules.reserve
         own_row = LISTED if self.listed else self.rules.own_row
-        return replace(
-            self.rules,
-            own_row=own_row,
-            decode_beside_prefill=beside,
-            takes_chunks=False,
-            ordered=self.order != DEFAULT_ORDER,
-        )
+        return _kind(self.rules, own_row, beside, self.order != DEFAULT_ORDER)
 
     @property
     def listed(self) -> bool:
@@ -90,8 +90,10 @@ class Stage:
     def plain(self) -> Stage | None:
         """The same without its prefix cache, if that makes no difference until somebody is preempted: nothing is shared
         then, and freed blocks count the same whether they are known or not. None if it may, or has none."""
+        if not self.caches:
+            return None
         without = replace(self, caches=False)
-        if not self.caches or without.listed or self.queue.shares(self.block_size or 1):
+        if without.listed or self.queue.shares(self.block_size or 1):
             return None
         return without
 
