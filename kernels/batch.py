@@ -105,6 +105,7 @@ class Batch:
         lanes = params.n.size
         self.requests, self.params, self.times, self.rules = requests, params, times, rules
         self.router, self.pool, self.log, self.cache = router, pool, log, cache
+        self.answers = router is not None and router.clients is not None  # whether clients wait for answers
         self.appends = requests.cell.size > 0  # whether lanes have rows of their own, that requests are appended to
         self.any_mixed = bool((params.mixes_prefill > 0).any())
         self.any_exclusive = bool((params.mixes_prefill == 0).any())
@@ -161,6 +162,13 @@ class Batch:
             return lanes
         clock = self.clock
         return lanes & ((clock.now < self.inflow.horizon) | clock.wakes_now)
+
+    def answer(self, cells: Ints, now: Floats) -> None:
+        """Requests have left their instance, so that clients who wait for them go on. Both [n]."""
+        router = self.router
+        if router is not None and router.clients is not None:
+            router.clients.answer(cells, now)
+            self.inflow.wait_at_most(router.next_sent()[router.group_of])
 
     def cells(self, lanes: Ints, requests: Ints) -> Ints:
         """Rows of `times`. All [n]."""

@@ -126,6 +126,7 @@ def _admit_to_lane(batch: Batch, lanes: Ints) -> None:
     if one.size:
         done, finished = lane[one], cells[one]
         times.finish(finished, times.first_token_s[finished])
+        batch.answer(finished, batch.clock.now[done])
         if batch.keeps_itl:
             times.wait(finished, 0.0)
         if batch.router is not None:

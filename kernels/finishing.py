@@ -44,7 +44,9 @@ def leave(
     """Requests of `lanes`, of `total` tokens, finish at `tick` and leave their slots, `index` of the flattened ones.
     What is counted by lane and not by request is left to the caller. All [n]."""
     batch.decodes.vacate(index)
-    batch.times.finish(batch.cells(lanes, requests), finish_s)
+    cells = batch.cells(lanes, requests)
+    batch.times.finish(cells, finish_s)
+    batch.answer(cells, finish_s)
     if batch.paged:
         batch.memory.stop(lanes, tick, total - ONE)
     if batch.reserve or batch.router is not None:

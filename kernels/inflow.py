@@ -41,6 +41,14 @@ class Inflow:
         """The next request is routed at `arrival`. Both [n]."""
         self.horizon[lanes] = arrival
 
+    def wait_for_groups(self, until: Floats) -> None:
+        """Nothing is routed before `until`. [L]"""
+        self.horizon = until
+
+    def wait_at_most(self, until: Floats) -> None:
+        """Something may be routed at `until`. [L]"""
+        self.horizon = np.minimum(self.horizon, until)
+
 
 def new_inflow(routed: Ints, horizon: Floats) -> Inflow:
     """Nothing has happened yet. Both [L]."""

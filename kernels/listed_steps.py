@@ -264,6 +264,9 @@ def let_go(batch: Batch) -> None:
     width = running.width
     over = running.tokens[lanes, :width] == running.ends_at[lanes, :width]
     batch.decodes.leave(np.bincount(lanes, over.sum(axis=1), batch.clock.now.size))
+    if batch.answers:
+        row, place = over.nonzero()
+        batch.answer(batch.cells(lanes[row], running.place[lanes[row], place]), batch.clock.now[lanes[row]])
     freed = (running.held[lanes, :width] * over).sum(axis=1)
     if batch.cache is not None:
         row, place = (over & batch.params.caches[lanes][:, None]).nonzero()

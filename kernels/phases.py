@@ -54,7 +54,12 @@ _FINISH = Step("finish", finish, lambda batch: batch.router is None)
 _WAKE = Step("wake", wake)
 _ORDER = Step("order", order, lambda batch: batch.pool is not None)
 # Step logs and times between tokens look at every leap: there every finish takes a loop of its own.
-_FINISH_AHEAD = Step("finish_ahead", finish_ahead, lambda batch: batch.log is None and not batch.keeps_itl)
+# So it does where clients wait for answers.
+_FINISH_AHEAD = Step(
+    "finish_ahead",
+    finish_ahead,
+    lambda batch: batch.log is None and not batch.keeps_itl and not batch.answers,
+)
 _LEAP = Step("leap", leap)
 
 

@@ -95,6 +95,13 @@ class Pool:
         self._put(lanes, places)
         self.waiting[lanes] += 1
 
+    def note_arrival(self, places: Ints) -> None:
+        """Requests at `places` of the source [n] arrive, whose arrival was not known before: lanes in which nobody else
+        was to age next wait for them."""
+        at = self.source_row + self.aged
+        here = np.isin(at, places)
+        self.next_aged = np.where(here, self.source.arrivals[at] / self.speed + self.max_wait_s, self.next_aged)
+
     def age(self, lanes: Ints, now: Floats) -> None:
         """Note who has waited `max_wait_s` by `now`, in lanes where the next one has. Both [n]."""
         arrivals, row, speed, aged = self.source.arrivals, self.source_row[lanes], self.speed[lanes], self.aged[lanes]

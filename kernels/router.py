@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Bools, Floats, Ints
+from .clients import Clients
 
 LEAST, FIRST_DRAWN, BETTER_OF_TWO = range(3)
 """How a group picks an instance: the one with the least load, on a tie the first; the one that was drawn for the
@@ -43,8 +44,9 @@ class Router:
         total: Floats,
         drawn: npt.NDArray[np.int32],
         loads: tuple[Callable[[Any, Ints, Floats], Floats], ...],
+        clients: Clients | None = None,
     ) -> None:
-        self.groups, self.loads = groups, loads
+        self.groups, self.loads, self.clients = groups, loads, clients
         self.arrivals, self.prompts, self.totals = arrival, prompt, total
         self.drawn = drawn  # [*, 2] instances drawn for a request: both of BETTER_OF_TWO, the first of FIRST_DRAWN
         self.group_of = np.zeros(int(groups.members.max(initial=-1)) + 1, np.int64)  # [L]
@@ -60,11 +62,23 @@ class Router:
         first: Floats = np.where(g.count > 0, self.arrivals[g.stream] / g.speed, np.inf)[self.group_of]
         return first
 
+    def next_sent(self) -> Floats:
+        """When a client of each group sends its next request, as far as that is known, else inf. [G]"""
+        g = self.groups
+        assert self.clients is not None
+        sent: Floats = np.where(g.next < g.count, self.clients.soonest, np.inf)
+        return sent
+
+    def note_arrival(self, place: Ints, arrival: Floats) -> None:
+        """Requests at `place` of the rows come at `arrival`, which answers have decided. Both [n]."""
+        self.arrivals[place] = arrival
+
     def ready(self, blocked: Bools) -> Ints:
         """Groups with a request to come in which no lane is `blocked`. [g] of [L]"""
         g = self.groups
         holds = np.bincount(self.group_of, blocked, g.count.size)
-        ready: Ints = ((holds == 0) & (g.next < g.count)).nonzero()[0]
+        comes = g.next < g.count if self.clients is None else self.next_sent() < np.inf
+        ready: Ints = ((holds == 0) & comes).nonzero()[0]
         return ready
 
     def advance(self, groups: Ints) -> tuple[Ints, Floats]:
@@ -92,6 +106,8 @@ class Router:
         groups = np.unique(self.group_of[keep])
         for field in fields(Groups):
             setattr(g, field.name, getattr(g, field.name)[groups])
+        if self.clients is not None:
+            self.clients.compact(groups)
         g.members = np.where(g.members >= 0, number[g.members], -1)
         self.group_of = np.zeros(int(np.count_nonzero(keep)), np.int64)
         self._number_lanes()

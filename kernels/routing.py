@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from .arrays import Bools, Floats, Ints
 from .batch import Batch
+from .clients import Clients, until_others
 from .router import BETTER_OF_TWO, LEAST, Router
 
 
@@ -19,8 +20,11 @@ def route(batch: Batch) -> None:
     router, inflow = batch.router, batch.inflow
     assert router is not None
     waiting = batch.queue.head < inflow.routed if not batch.listed else batch.running_list.number_done < inflow.routed
-    blocked = (batch.clock.now < inflow.horizon) & ((batch.decodes.running > 0) | waiting)
-    groups = router.ready(blocked)
+    busy = (batch.decodes.running > 0) | waiting
+    if router.clients is not None:
+        _route_clients(batch, router, router.clients, busy)
+        return
+    groups = router.ready((batch.clock.now < inflow.horizon) & busy)
     if not groups.size:
         return
     g = router.groups
@@ -30,6 +34,28 @@ def route(batch: Batch) -> None:
     _send(batch, router, groups, lanes, place, arrival)
     inflow.wait_until(*router.advance(groups))
     batch.queue.look()
+
+
+def _route_clients(batch: Batch, router: Router, clients: Clients, busy: Bools) -> None:
+    """The same where clients wait for answers. The horizon of a lane is then also as far as other lanes have come."""
+    g, inflow = router.groups, batch.inflow
+    groups = router.ready((batch.clock.now < router.next_sent()[router.group_of]) & busy)
+    if groups.size:
+        place, arrival = g.stream[groups] + g.next[groups], clients.soonest[groups]
+        router.note_arrival(place, arrival)
+        if batch.pool is not None:
+            batch.pool.note_arrival(place)
+        lanes = _pick(batch, router, groups, arrival)
+        clients.send(groups, g.cells[groups] + g.next[groups])
+        _send(batch, router, groups, lanes, place, arrival)
+        router.advance(groups)
+        batch.queue.look()
+        busy = busy.copy()
+        busy[lanes] = True
+    members = g.members.reshape(g.count.size, -1)
+    until = until_others(batch.clock.now, busy, members, router.group_of, clients.think_s)
+    comes = (g.next < g.count)[router.group_of]
+    inflow.wait_for_groups(np.where(comes, np.minimum(until, router.next_sent()[router.group_of]), np.inf))
 
 
 def _pick(batch: Batch, router: Router, groups: Ints, arrival: Floats) -> Ints:

@@ -18,6 +18,7 @@ from ..workloads.workload import Workload
 from .reference import Observer, RequestState, schedule
 from .reference_steps import Times, times_of
 from .reference_systems import ROUTERS, run_system
+from .routers import DEFAULT_ROUTER
 from .scheduler import Scheduler
 from .system import System
 from .system_kinds import SYSTEMS
@@ -71,20 +72,24 @@ def answer(system: System, observer: Observer | None = None) -> list[RequestStat
     work = system.workload
     traffic = (work.arrival_s / system.rate).tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist()
     scheduler = one_scheduler(system)
-    if scheduler is not None:
+    if scheduler is not None and work.concurrency is None:
         step_time = step_times(scheduler.step).mixed
         return schedule(*traffic, step_time, **limits(scheduler), observer=observer)[1]
     options = _options(system, *_STEPS)
-    router, seed = options["router"], options.pop("router_seed")
+    if scheduler is system:  # in a closed loop
+        options |= {"memory": "unlimited" if scheduler.block_size is None else "paged", "router_seed": 0}
+    router, seed = options.get("router", DEFAULT_ROUTER), options.pop("router_seed")
     if "link" in options:
         options["link"] = _link(options["link"])
     requests, _ = run_system(
-        _KINDS[type(system)],
+        _KINDS.get(type(system), "colocated"),
         *traffic,
         {name: step_times(getattr(system, name)) for name in _STEPS if hasattr(system, name)},
         priorities=_priorities(work),
         texts=texts_of(work),
         draws=[_draws(router, seed, stage, len(work)) for stage in (0, 1)],
+        concurrency=work.concurrency,
+        think_time_s=work.think_time_s,
         observer=observer,
         **options,
     )

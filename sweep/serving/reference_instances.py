@@ -56,6 +56,7 @@ class Unit(ABC):
 
     instance: Instance
     load = 1  # what a request that leaves takes from the instance's load
+    answered: Callable[[], None] | None = None  # is called when a request leaves
 
     def __init__(self) -> None:
         self.idle, self.unfinished = True, 0
@@ -70,6 +71,11 @@ class Unit(ABC):
         instance.unfinished -= 1
         instance.tokens -= self.size(request)
         instance.load -= self.load
+        if self.answered is not None:
+            self.answered()
+
+    def settle(self, now: float) -> None:  # noqa: B027
+        """Do what comes after the end of a step and before the next begins, and does not depend on who arrives."""
 
     def wake(self, now: float) -> float | None:
         """The end of the step that begins on an idle unit when a request joins it."""
@@ -190,9 +196,12 @@ class DecodeStream(Unit):
             self.ctx += request.prompt + 1
             self.leaving.setdefault(self.decodes + request.output - 1, []).append(request)
 
-    def begin(self, now: float) -> float | None:
+    def settle(self, now: float) -> None:
         if self.waiting:
             self.admit(now)
+
+    def begin(self, now: float) -> float | None:
+        self.settle(now)
         return self.decode(now)
 
     def decode(self, now: float) -> float | None:

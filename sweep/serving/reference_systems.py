@@ -5,6 +5,7 @@ A heap holds the ends of steps. It imports nothing of the package but the refere
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -105,6 +106,55 @@ def serve(requests: Iterable[RequestState], router: Router) -> None:
             heapq.heappush(ends, (end, next(order), unit))
 
 
+def serve_clients(requests: list[RequestState], router: Router, concurrency: int, think_time_s: float) -> None:
+    """Run a stage in a closed loop. Requests are in the order in which clients send them, the refused among them."""
+    waiting = deque(requests)
+    free = [0.0] * concurrency  # when clients send their next requests
+    ends: list[tuple[float, int, Unit]] = []
+    order = itertools.count()
+    now = 0.0
+
+    def answer() -> None:
+        heapq.heappush(free, now + think_time_s)
+
+    for instance in router.instances:
+        for unit in instance.units:
+            unit.answered = answer
+
+    def begin(unit: Unit, end: float | None) -> None:
+        unit.idle = end is None
+        if end is not None:
+            heapq.heappush(ends, (end, next(order), unit))
+
+    def send(until: float) -> None:
+        """Clients that are free by then send; before the next end of a step in any case."""
+        nonlocal now
+        while waiting and free and free[0] <= min(until, ends[0][0] if ends else math.inf):
+            request = waiting.popleft()
+            request.arrival = request.ready = free[0]
+            if request.status == "rejected":
+                continue  # its client goes on at once
+            now = heapq.heappop(free)
+            unit = router.pick().receive(request)
+            if unit.idle:
+                begin(unit, unit.wake(now))
+
+    while True:
+        send(math.inf)
+        if not ends:
+            return
+        now = ends[0][0]
+        ended = []
+        while ends and ends[0][0] == now:  # all that ends at a time comes before what it brings
+            unit = heapq.heappop(ends)[2]
+            unit.end(now)
+            unit.settle(now)
+            ended.append(unit)
+        send(now)
+        for unit in ended:
+            begin(unit, unit.begin(now))
+
+
 def run_system(
     system: str,
     arrivals: Sequence[float],
@@ -116,6 +166,8 @@ def run_system(
     texts: Sequence[list[tuple[Any, int]]] | None = None,
     router: str = "least_loaded",
     draws: Sequence[Sequence[Any]] = ((), ()),
+    concurrency: int | None = None,
+    think_time_s: float = 0.0,
     observer: Observer | None = None,
     **options: Any,
 ) -> tuple[list[RequestState], list[Instance]]:
@@ -128,6 +180,7 @@ def run_system(
     router    a row of ROUTERS
     texts     what prompts and answers are made of, as in `schedule`
     draws     the router's, of stages 0 and 1
+    concurrency, think_time_s  of a closed loop, on a colocated system: `arrivals` do not matter. None: it is none
     observer  is told what happens; its steps are `ReservedStep` under reserved memory, else `Step`
     options   those of servesweep.run_<system>; `link` as a dict
 
@@ -155,6 +208,10 @@ def run_system(
 
     def stage(number: int, role: str, n: int, units: Callable[[], list[Unit]]) -> list[Instance]:
         instances = [Instance(role, i, units(), observer) for i in range(n)]
+        if concurrency is not None:
+            assert system == "colocated"
+            serve_clients(requests, Router(router, instances, draws[number]), concurrency, think_time_s)
+            return instances
         serve(arriving, Router(router, instances, draws[number]))
         return instances
 

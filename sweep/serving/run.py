@@ -16,6 +16,7 @@ from .. import checks
 from ..arrays import Floats, Ints
 from ..measures.instances import InstanceFacts
 from ..measures.system_results import EarlyStopOutcome, SystemResults
+from .closed_loops import note_arrivals
 from .early_stop import EarlyStopMonitors, EarlyStopRequest
 from .extrapolation import beyond_measured, tell
 from .queue import Queue
@@ -107,6 +108,8 @@ def first_stages(systems: Sequence[System], queues: Queues) -> list[Stage]:
     stages = []
     for i, system in enumerate(systems):
         stage = system.stage(system.roles[0], queues.queues[queues.of_system[i]])
+        if system.workload.concurrency is not None:
+            stage = replace(stage, clients=system.workload.concurrency, think_s=system.workload.think_time_s)
         stages.append(stage if stage.rate == queues.rate[i] else replace(stage, rate=queues.rate[i]))
     return stages
 
@@ -128,6 +131,7 @@ def collected(
     if itl:
         results.itl_max_s, results.itl_counts = np.broadcast_to(np.nan, results.finish_s.shape), ran.itl_counts
     _keep(results, ran, np.arange(len(systems)), queues)
+    note_arrivals(results, ran, systems, queues)
     results.num_blocks[:] = [_blocks(stage) for stage in first]
     for i in ran.logs:
         results.step_logs[i] = _log(ran.logs[i], len(roles[i]), 0)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..arrays import Floats, Int32s, Ints
 from ..hardware.steps import Step
 from ..kernels.batch import Batch
+from ..kernels.clients import Clients
 from ..kernels.engine import Engine
 from ..kernels.params import NO_LIMIT, Params
 from ..kernels.pool import Pool, Source, new_pool
@@ -43,8 +44,10 @@ class StageBatch:
         self.queue_of: Ints = np.zeros(0, np.int64)  # of each lane, or routed: of each stage
         known: dict[Any, int] = {}
         queue_of = []
-        for stage in stages:
+        for number, stage in enumerate(stages):
             key: tuple[Any, ...] = (id(stage.queue),)
+            if stage.clients:  # its requests arrive at times of their own
+                key += (number,)
             whole = routed or stage.instances == 1
             if not whole:
                 seed = stage.router_seed if ROUTERS[stage.router].seeded else None
@@ -178,6 +181,9 @@ class StageBatch:
             arrival[row, : len(queue)] = queue.arrival_s
             prompt[row, : len(queue)] = queue.prompt_tokens
             np.add(queue.prompt_tokens, queue.output_tokens, out=total[row, : len(queue)])
+        for row, stage in zip(self.queue_of, self.stages, strict=False):
+            if stage.clients:
+                arrival[row, stage.clients :] = np.inf
         return arrival, prompt, total
 
     def _rows(self, arrival: Floats, prompt: Floats, total: Floats, pairs: Ints) -> RequestRows:
@@ -269,7 +275,12 @@ class StageBatch:
             cells=np.arange(len(stages)) * self.width,
             speed=np.array([stage.rate for stage in stages]),
         )
-        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), loads)
+        clients = None
+        if stages[0].clients:
+            numbers = np.array([stage.clients for stage in stages], np.int64)
+            think_s = np.array([stage.think_s for stage in stages], np.float64)
+            clients = Clients(np.minimum(numbers, self.width), think_s, groups.cells, self.width)
+        return Router(groups, arrival.ravel(), prompt.ravel(), total.ravel(), np.concatenate(drawn), loads, clients)
 
     def hand_back(self, engine: Engine, chosen: Ints, lanes: Ints, results: StageResults) -> None:
         """Write outcomes into the rows `chosen` of `results`, and facts of lanes into its `lanes`."""
@@ -282,6 +293,11 @@ class StageBatch:
         whole = self.routed or all(stage.instances == 1 for stage in self.stages)
         rows = len(self.stages) if self.routed else len(self.stage_of_lane)
         values = {name: getattr(times, name).reshape(rows, self.width) for name in names}
+        router = engine.batch.router
+        if router is not None and router.clients is not None:
+            arrival = router.arrivals.reshape(len(self.queues), -1)
+            for stage, row in zip(chosen.tolist(), self.queue_of.tolist(), strict=True):
+                results.arrivals[stage] = arrival[row, : len(self.queues[row])]
         if whole and values["finish_s"].shape == results.finish_s.shape:
             for name in names:  # as they are: a copy would double the memory of a large batch
                 setattr(results, name, values[name])

@@ -35,9 +35,9 @@ def run_stages(
 
 
 def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch | None) -> StageResults:
-    runs: dict[tuple[Rules, bool], list[int]] = {}
+    runs: dict[tuple[Rules, bool, bool], list[int]] = {}
     for i, stage in enumerate(stages):
-        runs.setdefault((stage.kind, stage.routed), []).append(i)
+        runs.setdefault((stage.kind, stage.routed, stage.clients > 0), []).append(i)
     lanes = sum(stage.instances * stage.lanes for stage in stages)
     results = no_results(len(stages), max((len(stage.queue) for stage in stages), default=0), lanes, itl)
     counts = np.array([stage.instances * stage.lanes for stage in stages], np.int64)
@@ -46,7 +46,7 @@ def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch
     within = np.arange(lanes) - begins[results.lane_stage]
     width = np.array([stage.lanes for stage in stages], np.int64)
     results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
-    for (_, routed), members in runs.items():
+    for (_, routed, closed), members in runs.items():
         chosen = np.array(members, np.int64)
         batch = StageBatch([stages[i] for i in members], routed)
         own = counts[chosen]
@@ -54,7 +54,8 @@ def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch
         rows = np.arange(of_run.size) - (np.cumsum(own) - own)[of_run] + begins[chosen][of_run]
         log = StepLog(np.isin(chosen[of_run], np.asarray(list(logged), np.int64))) if len(logged) else None
         engine = batch.engine(log, itl)
-        engine.watch = watch(batch, chosen) if watch and not batch.rules.ordered else None  # no verdict on those
+        watched = watch is not None and not batch.rules.ordered and not closed  # no verdict on the others
+        engine.watch = watch(batch, chosen) if watch is not None and watched else None
         totals = engine.run()
         if engine.watch:
             engine.watch(engine.batch)

@@ -48,6 +48,7 @@ class Stage:
     caches       there is a prefix cache
     is_async     the batch of a step is fixed when the one before begins
     spare_blocks that an admission leaves free while others run
+    clients      who send their next request think_s after an answer; 0: requests come at their own times
     """
 
     queue: Queue
@@ -73,6 +74,8 @@ class Stage:
     most_share: int | None = None
     is_async: bool = False
     caches: bool = False
+    clients: int = 0
+    think_s: float = 0.0
 
     @property
     def kind(self) -> Rules:
@@ -105,7 +108,7 @@ class Stage:
     @property
     def routed(self) -> bool:
         """Whether requests are routed while the instances run."""
-        return self.lanes > 1 or (self.instances > 1 and not ROUTERS[self.router].splits)
+        return self.clients > 0 or self.lanes > 1 or (self.instances > 1 and not ROUTERS[self.router].splits)
 
 
 @dataclass
@@ -128,6 +131,8 @@ class StageResults:
     lane_totals: Totals
     logs: dict[int, list[tuple[int, int, dict[str, npt.NDArray[Any]]]]] = field(default_factory=dict)
     """By stage: instance, lane of the instance, columns of kernels.steplog."""
+    arrivals: dict[int, Floats] = field(default_factory=dict)
+    """By stage whose clients wait for answers: when its requests arrived."""
 
     def replace(self, stages: Ints, other: StageResults) -> None:
         """The outcomes of `stages` [n] are those of another run, in which they were alone, in this order."""
@@ -151,6 +156,8 @@ class StageResults:
                 getattr(mine, counter.name)[rows] = values
         for row, log in other.logs.items():
             self.logs[int(stages[row])] = log
+        for row, arrival in other.arrivals.items():
+            self.arrivals[int(stages[row])] = arrival
 
 
 def no_results(stages: int, width: int, lanes: int, itl: bool) -> StageResults:

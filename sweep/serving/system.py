@@ -82,8 +82,19 @@ class CheckedSystem(System):
         if not isinstance(self.workload, Workload):
             raise ValueError(f"workload is a {type(self.workload).__name__}: must be a Workload")
         self._keep("rate", checks.positive("rate", self.rate))
+        self._check_clients()
         if np.isinf(float(self.workload.arrival_s.max(initial=0.0)) / self.rate):
             raise ValueError(f"rate={self.rate!r}: is so small that the last request would never arrive")
+
+    def _check_clients(self) -> None:
+        """What closed loops allow."""
+        concurrency = self.workload.concurrency
+        if concurrency is None:
+            return
+        if self.roles != ("colocated",):
+            raise ValueError(f"workload: has concurrency={concurrency}: must be a rate under {type(self).__name__}")
+        if self.rate != 1:
+            raise ValueError(f"rate={self.rate!r}: has no effect under concurrency={concurrency} of the workload")
 
     def _check_steps(self, budget: int | None) -> None:
         """Each step emits a token, or spends the whole budget on one prompt, or ends a prompt."""

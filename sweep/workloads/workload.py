@@ -18,6 +18,7 @@ from .texts import Prompts, Texts, texts_of
 ArrivalsName = Literal["poisson", "uniform", "bursty"]
 ARRIVALS: tuple[ArrivalsName, ...] = get_args(ArrivalsName)
 MAX_REQUESTS = 100_000_000  # of a workload that is drawn: its arrays take 2.4 GB
+MAX_CLIENTS = 2**20
 _PRIORITY_STREAM = 1  # of the random numbers of a seed
 # Far beyond what traffic does, and far from where the distributions overflow.
 CV_RANGE = (1e-3, 1e3)
@@ -51,6 +52,11 @@ class Workload:
         The same in words, in place of `texts`: for each request its segments `[("sys", 100), ("q17", 350)]`, which add
         up to its prompt, or a number of tokens that no other request has. Each is the first so many tokens of the text
         of that name; the answer of request i is the text "o<i>". None: as `texts` say.
+    concurrency
+        Clients of a closed loop, each of which sends its next request when its last one is answered; `arrival_s` must
+        be 0 then, see `at_concurrency`. None: requests come at `arrival_s`.
+    think_time_s
+        Seconds between an answer and the client's next request, of a closed loop.
 
     Raises
     ------
@@ -67,6 +73,8 @@ class Workload:
     priority: npt.NDArray[np.int64] | None = None
     texts: Texts | None = None
     prompts: InitVar[Prompts | None] = None
+    concurrency: int | None = None
+    think_time_s: float = 0.0
 
     def __post_init__(self, prompts: Prompts | None) -> None:
         checks.text("name", self.name)
@@ -87,12 +95,29 @@ class Workload:
                 raise ValueError(
                     f"priority has {len(self.priority)} entries: must have one for each of {len(self)} requests"
                 )
+        self._check_clients()
         if prompts is not None:
             if self.texts is not None:
                 raise ValueError("prompts and texts are both given: must be one of them")
             object.__setattr__(self, "texts", texts_of(prompts, self.prompt_tokens))
         elif self.texts is not None:
             self.texts.check(self.prompt_tokens)
+
+    def _check_clients(self) -> None:
+        think_s = checks.not_negative("think_time_s", self.think_time_s)
+        object.__setattr__(self, "think_time_s", think_s)
+        if self.concurrency is None:
+            if think_s:
+                raise ValueError(f"think_time_s={think_s!r}: has no effect without concurrency")
+            return
+        object.__setattr__(self, "concurrency", checks.whole("concurrency", self.concurrency, 1, MAX_CLIENTS))
+        if self.rate_rps is not None:
+            raise ValueError(f"rate_rps={self.rate_rps!r}: must not be given beside concurrency={self.concurrency}")
+        for position in self.arrival_s.nonzero()[0][:1]:
+            raise ValueError(
+                f"arrival_s[{position}]={self.arrival_s[position]}: must be 0 under concurrency={self.concurrency}, as "
+                "answers decide when requests arrive"
+            )
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -117,6 +142,8 @@ class Workload:
         ValueError
             When there is no mean rate: all requests arrive at one time, and `rate_rps` is not given.
         """
+        if self.concurrency is not None:
+            raise ValueError(f"workload {self.name!r} has no rate: concurrency={self.concurrency} decides its arrivals")
         rate = self.mean_rate_rps
         if rate == 1.0 or len(self) == 0:
             arrival = self.arrival_s
@@ -148,13 +175,37 @@ class Workload:
             arrival = _arrivals(self.at_unit_rate().arrival_s / rate, "rate", rate)
         return replace(self, arrival_s=arrival, rate_rps=rate)
 
+    def at_concurrency(self, concurrency: int, *, think_time_s: float = 0.0) -> "Workload":
+        """The same requests in a closed loop (docs/systems.md): so many clients, each of which sends its next request
+        when its last one is answered. The requests are sent in their order here; their arrivals are forgotten.
+
+        Parameters
+        ----------
+        concurrency
+            Clients.
+        think_time_s
+            Seconds between an answer and the client's next request.
+
+        Raises
+        ------
+        ValueError
+            For a value out of range.
+        """
+        start = np.zeros(len(self))
+        return replace(self, arrival_s=start, rate_rps=None, concurrency=concurrency, think_time_s=think_time_s)
+
     def describe(self) -> str:
         """A few lines of text: rows, span, mean rate, and how long prompts and outputs are."""
         lines = [f"{self.name}: {len(self):,} requests"]
-        if len(self):
+        if self.concurrency is not None:
+            lines[0] += f", {self.concurrency:,} at a time"
+            if self.think_time_s:
+                lines[0] += f", {self.think_time_s:g} s after an answer"
+        elif len(self):
             lines[0] += f" over {_span(self.arrival_s):,.1f} s"
             if not math.isnan(self.mean_rate_rps):
                 lines[0] += f", {self.mean_rate_rps:.4g} requests/s"
+        if len(self):
             for label, lengths in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
                 p50, p90, p99 = (f"{value:,.0f}" for value in np.percentile(lengths, [50, 90, 99]))
                 lines.append(f"{label} tokens: mean {lengths.mean():,.1f}, p50 {p50}, p90 {p90}, p99 {p99}")
