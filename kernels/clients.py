@@ -58,7 +58,7 @@ def until_others(now: Floats, busy: Bools, members: Ints, group_of: Ints, think_
     think_s    [G]
 
     A lane that is at time t answers nobody before t. Lanes at the same time let go of who ends there together, before
-    any of them goes on: so without time to think they may all begin a step there.
+    any of them goes on: so without time to think they may all begin a step there, and one only.
     """
     if members.shape[1] == 1:
         return np.full(now.size, np.inf)
@@ -66,4 +66,4 @@ def until_others(now: Floats, busy: Bools, members: Ints, group_of: Ints, think_
     two = np.partition(np.where(members >= 0, at[members], np.inf), 1, axis=1)[:, :2][group_of]
     others = np.where(at == two[:, 0], two[:, 1], two[:, 0])
     until = others + think_s[group_of]
-    return np.where(until == others, np.nextafter(until, np.inf), until)
+    return np.where((until == others) & (now == others), np.nextafter(until, np.inf), until)

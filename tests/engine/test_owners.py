@@ -19,6 +19,7 @@ FLOORS = (
     {"arrays", "rules", "steptime"},
     {
         "bitset",
+        "clients",
         "itl_bins",
         "params",
         "ranges",

@@ -49,7 +49,10 @@ def loops(draw: st.DrawFn, memory: str, policy: str, order: str) -> Loop:
     exact = draw(st.sampled_from([True, True, False]))
     case = draw(system_cases(system="colocated", memory=memory, policy=policy, order=order, exact=exact))
     thinks = st.sampled_from([0.0, 0.0, 0.25, 1.0, 3.0]) if exact else st.sampled_from([0.0, 0.071 / case.rate])
-    if not exact:  # otherwise instances that do the same would end their steps together, to rounding
+    if (
+        memory == "reserve" or not exact
+    # Several are refused under reserved memory; steps of instances that do the same would end together, to rounding.
+    if memory == "reserve" or not exact:
         case = replace(case, options={**case.options, "n_instances": 1})
     return Loop(case, draw(st.integers(1, 4) | st.sampled_from([8, 50])), draw(thinks))
 
@@ -136,6 +139,8 @@ def test_what_is_refused() -> None:
         Scheduler(loop, step, policy="mixed", max_running=1, rate=2.0)
     with pytest.raises(ValueError, match=r"workload: has concurrency=1: must be a rate under PrefillOnly"):
         PrefillOnly(loop, step)
+    with pytest.raises(ValueError, match=r"memory='reserve': must be another under concurrency=1"):
+        Colocated(loop, step, n_instances=2)
     first = Workload(np.zeros(1), np.array([1]), np.array([1]), concurrency=1, priority=np.array([0]))
     with pytest.raises(ValueError, match=r"order='priority': must be another under policy 'vllm'"):
         Scheduler(first, step, policy="vllm", max_running=1, token_budget=8, order="priority")
