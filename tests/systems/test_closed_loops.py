@@ -49,8 +49,6 @@ def loops(draw: st.DrawFn, memory: str, policy: str, order: str) -> Loop:
     exact = draw(st.sampled_from([True, True, False]))
     case = draw(system_cases(system="colocated", memory=memory, policy=policy, order=order, exact=exact))
     thinks = st.sampled_from([0.0, 0.0, 0.25, 1.0, 3.0]) if exact else st.sampled_from([0.0, 0.071 / case.rate])
-    if (
-        memory == "reserve" or not exact
     # Several are refused under reserved memory; steps of instances that do the same would end together, to rounding.
     if memory == "reserve" or not exact:
         case = replace(case, options={**case.options, "n_instances": 1})
