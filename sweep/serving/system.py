@@ -93,6 +93,8 @@ class CheckedSystem(System):
             return
         if self.roles != ("colocated",):
             raise ValueError(f"workload: has concurrency={concurrency}: must be a rate under {type(self).__name__}")
+        if getattr(self, "memory", None) == "reserve" and getattr(self, "n_instances", 1) != 1:
+            raise ValueError(f"memory='reserve': must be another under concurrency={concurrency} and several instances")
         if self.rate != 1:
             raise ValueError(f"rate={self.rate!r}: has no effect under concurrency={concurrency} of the workload")
 

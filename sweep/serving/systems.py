@@ -105,11 +105,6 @@ class Colocated(RoutedSystem):
         self._check_traffic()
         check_order(self.order, self.max_wait_s, self.workload)
         self._whole("n_instances", MAX_INSTANCES)
-        if self.memory == "reserve" and self.n_instances > 1 and self.workload.concurrency is not None:
-            raise ValueError(
-                f"memory='reserve': must be another under concurrency={self.workload.concurrency} of the workload and "
-                f"n_instances={self.n_instances}"
-            )
         if self.memory != "reserve":
             self._refuse("without reserved memory", "chunk_budget")
             if self.memory == "paged" and self.block_size is None:
