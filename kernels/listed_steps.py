@@ -158,11 +158,13 @@ def _may_find_more(batch: Batch, lanes: Ints) -> Bools:
         again = queue.preempted_waiting[rows] > 0
         who = rows[again]
         head[again] = batch.cells(who, queue.preempted_request[who, queue.preempted_waiting[who] - 1].astype(np.int64))
-        place = running.registered[rows, :width]  # the next block that becomes known
+        # The block that becomes known with this step, which instances that prefill apart admit before, or later.
+        place = full_blocks(running.computed[rows, :width], p.block_size_f[rows][:, None])
         lane = np.broadcast_to(rows[:, None], place.shape)
         requests = batch.cells(lane, running.place[rows, :width]) - p.out[rows][:, None]
+        first = np.maximum(head - p.out[rows], 0)  # of a head that has no place yet, which is looked at anyway, any
         own = cache.block_at(lane, requests, place)
-        of_head = cache.block_at(lane, np.broadcast_to((head - p.out[rows])[:, None], place.shape), place)
+        of_head = cache.block_at(lane, np.broadcast_to(first[:, None], place.shape), place)
         there = _there(running.size[rows], width)
         may[rows] |= ((own == of_head) & (own >= 0) & there).any(axis=1)
     return may
@@ -276,6 +278,7 @@ def let_go(batch: Batch) -> None:
             batch.cells(lane, running.place[lane, place]) - batch.params.out[lane],
             running.registered[lane, place],
             running.held[lane, place].astype(np.int64),
+            running.whole_nodes[lane, place],
         )
         freed = np.where(batch.params.caches[lanes], np.bincount(row, given, lanes.size), freed)
     running.leave(lanes, _there(running.size[lanes], width) & ~over, freed)

@@ -2,6 +2,9 @@
 
 A *slot* is a block with content: the first registered one of each content has the content's number, further ones, the
 *copies*, numbers behind. Blocks without content are alike, and counted. The rules are in docs/vllm.md.
+
+Contents that the same requests pass, two at least, are a *node*. Who finds all of a node holds it as a whole: that is
+one count, as long as somebody else holds it so, however many blocks it has.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from .arrays import Int32s, Ints
 from .ranges import spread
 from .records import new_record
 
-_UNKNOWN, _OWNED = -1, -2  # a slot with n owners holds -1 - n
+_UNKNOWN = -(2**31)
+_HELD, _OWNED = -1, -2  # a slot with n owners holds -1 - n, beside those that hold its whole node
 _FEW = 64
 
 
@@ -28,10 +32,66 @@ class Chains:
     count: int  # contents
 
 
+@dataclass(frozen=True)
+class JoinedChains:
+    """Chains of several workloads, one behind the other, and their nodes; those of chain i from node_begin[i] on."""
+
+    begin: Ints  # [R + 1] of chains in `content`
+    content: Int32s
+    node_at: Int32s  # the node of each block, -1 for none
+    node_begin: Ints  # [R + 1]
+    node: Int32s
+    node_end: Ints  # place behind its last block
+    count: int  # nodes of a workload, at most
+
+
+def joined(chains: list[Chains]) -> JoinedChains:
+    """With one place more behind each workload's chains."""
+    begins: list[Ints] = [np.zeros(0, np.int64)]
+    node_begins, contents, node_ats, nodes, ends = (list(begins) for _ in range(5))
+    blocks = number = most = 0
+    for one in chains:
+        request = np.repeat(np.arange(one.begin.size - 1), np.diff(one.begin))
+        place = np.arange(request.size) - one.begin[request]
+        passing = np.bincount(one.content, minlength=one.count)[one.content]
+        changes = np.concatenate([[True], passing[1:] != passing[:-1]])[: place.size] | (place == 0)
+        starts = (changes & (passing > 1)).nonzero()[0]
+        group = np.maximum.accumulate(np.where(changes, np.arange(place.size), 0))
+        known, of_start = np.unique(one.content[starts], return_inverse=True)
+        which = np.full(place.size, -1)
+        which[starts] = of_start
+        node_at = which[group] if place.size else which
+        last = np.append(changes.nonzero()[0], place.size)
+        node_end = place[last[np.searchsorted(last, starts, side="right")] - 1] + 1
+        per_request = np.bincount(request[starts], minlength=one.begin.size - 1)
+        begins.append(one.begin + blocks)
+        node_begins.append(np.concatenate([[0], np.cumsum(per_request)]) + number)
+        for parts, values in (
+            (contents, one.content.astype(np.int64)),
+            (node_ats, node_at),
+            (nodes, of_start),
+            (ends, node_end),
+        ):
+            parts.append(values)
+        blocks, number, most = blocks + place.size, number + starts.size, max(most, known.size)
+
+    ends.append(np.zeros(1, np.int64))  # so that there is one to look at
+    return JoinedChains(
+        np.concatenate(begins),
+        np.concatenate(contents).astype(np.int32),
+        np.concatenate(node_ats).astype(np.int32),
+        np.concatenate(node_begins),
+        np.concatenate(nodes).astype(np.int32),
+        np.concatenate(ends),
+        most,
+    )
+
+
 @dataclass
 class PrefixCache:
     """Of `state`, or of a copy: _UNKNOWN, not there; less, owned; else free, and its place in `freed`."""
 
+    holders: Int32s  # [L, nodes] requests that hold all of a node
     state: Int32s  # [L, C] of the first registered block of each content
     freed: Int32s  # [L, T] the free queue: slots in the order of release, stale entries among them
     freed_begin: Ints  # [L] the next to be taken
@@ -44,23 +104,39 @@ class PrefixCache:
     copy_owner: Int32s  # [L, K] request that made it and holds it, of those that do
     copy_order: Ints  # [L, K] number of its registration
     copies_made: Ints  # [L]
-    chains: InitVar[tuple[Ints, Int32s]]
+    chains: InitVar[JoinedChains]
 
-    def __post_init__(self, chains: tuple[Ints, Int32s]) -> None:
-        self._begin, self._content = chains
+    def __post_init__(self, chains: JoinedChains) -> None:
+        self._begin, self._content, self._node_at = chains.begin, chains.content, chains.node_at
+        self._node_begin, self._node, self._node_end = chains.node_begin, chains.node, chains.node_end
         self._any_copies = False
 
     # What is known of requests. `lanes` are different ones where they are only [n].
 
     def find(self, lanes: Ints, requests: Ints, most: Ints) -> tuple[Ints, Ints]:
         """How many blocks are known from a request's start, at most `most`; and how many of them nobody owns. [n]"""
-        row, content, place = self._blocks(lanes, requests, np.zeros(lanes.size, np.int64), most)
+        at = self.chain_row[lanes] + requests
+        # Nodes that somebody holds are known, and owned.
+        row, place, _ = spread(self._node_begin[at], self._node_begin[at + 1] - self._node_begin[at])
+        first = self._node_begin[at].copy()
+        first[:] = self._node_begin[at + 1]
+        free = (self.holders[lanes[row], self._node[place]] == 0).nonzero()[0]
+        np.minimum.at(first, row[free], place[free])
+        known = np.minimum(self._ends(at, first - self._node_begin[at]), most)
+        row, content, place = self._blocks(lanes, requests, known, most - known)
         state = self.state[lanes[row], content]
         found = most.copy()
         unknown = (state == _UNKNOWN).nonzero()[0]
         np.minimum.at(found, row[unknown], place[unknown])
         idle = np.bincount(row, (state >= 0) & (place < found[row]), lanes.size).astype(np.int64)
         return found, idle
+
+    def nodes_within(self, lanes: Ints, requests: Ints, blocks: Ints) -> Ints:
+        """How many nodes of a request lie within its first `blocks`. [n]"""
+        at = self.chain_row[lanes] + requests
+        row, place, _ = spread(self._node_begin[at], self._node_begin[at + 1] - self._node_begin[at])
+        within: Ints = np.bincount(row, self._node_end[place] <= blocks[row], lanes.size).astype(np.int64)
+        return within
 
     def block_at(self, lanes: Ints, requests: Ints, place: Ints) -> Ints:
         """The content of a block of a request, -1 behind the last. All of one shape, of any lanes."""
@@ -72,12 +148,24 @@ class PrefixCache:
 
     # What happens to blocks.
 
-    def share(self, lanes: Ints, requests: Ints, found: Ints) -> None:
-        """Requests own the first `found` blocks from now on. [n]"""
-        row, content, _ = self._blocks(lanes, requests, np.zeros(lanes.size, np.int64), found)
-        at = lanes[row] * self.state.shape[1] + content
-        state = self.state.ravel()[at]
-        self.state.ravel()[at] = np.where(state >= 0, _OWNED, state - 1)
+    def share(self, lanes: Ints, requests: Ints, found: Ints) -> Ints:
+        """Requests own the first `found` blocks from now on. How many nodes they hold as a whole. [n]"""
+        at = self.chain_row[lanes] + requests
+        whole = self.nodes_within(lanes, requests, found)
+        row, place, _ = spread(self._node_begin[at], whole)
+        lane, node = lanes[row], self._node[place]
+        new = (self.holders[lane, node] == 0).nonzero()[0]
+        self.holders[lane, node] += 1
+        if new.size:
+            slots = self._slots_of_nodes(lanes, requests, row[new], place[new])[1]
+            state = self.state.ravel()[slots]
+            self.state.ravel()[slots] = np.where(state >= 0, _HELD, state)
+        begin = self._ends(at, whole)
+        row, content, _ = self._blocks(lanes, requests, begin, found - begin)
+        slots = lanes[row] * self.state.shape[1] + content
+        state = self.state.ravel()[slots]
+        self.state.ravel()[slots] = np.where(state >= 0, _OWNED, state - 1)
+        return whole
 
     def take(self, lanes: Ints, number: Ints) -> None:
         """So many new blocks are taken from the front of the free queue. [n]"""
@@ -114,42 +202,82 @@ class PrefixCache:
         if copies.size:
             self._copy(lanes[row[copies]], content[copies], requests[row[copies]])
 
-    def release(self, lanes: Ints, requests: Ints, registered: Ints, held: Ints) -> Ints:
-        """Requests leave their blocks, `registered` of which have content, one after the other. Returns how many are
-        free then. [n], of any lanes; those of a lane side by side."""
-        row, _, place = spread(np.zeros(lanes.size, np.int64), registered)
-        content = self._contents(lanes, requests, row, registered[row] - 1 - place)  # from the last to the first
-        lane, blank = lanes[row], held - registered
-        slot = content
+    def release(self, lanes: Ints, requests: Ints, registered: Ints, held: Ints, whole: Ints) -> Ints:
+        """Requests leave their blocks, `registered` of which have content, one after the other; `whole` nodes they hold
+        as such. Returns how many blocks are free then. [n], of any lanes; those of a lane side by side."""
+        freed = held - registered
+        np.add.at(self.blank, lanes, freed)
+        first = np.concatenate([[True], lanes[1:] != lanes[:-1]])[: lanes.size]
+        turn = np.arange(lanes.size) - np.maximum.accumulate(np.where(first, np.arange(lanes.size), 0))
+        for number in range(int(turn.max(initial=-1)) + 1):  # requests of a lane
+            rows = (turn == number).nonzero()[0]
+            freed[rows] += self._release(lanes[rows], requests[rows], registered[rows], whole[rows])
+        return freed
+
+    def _release(self, lanes: Ints, requests: Ints, registered: Ints, whole: Ints) -> Ints:
+        """The same of blocks with content, in different lanes."""
         width = self.state.shape[1]
+        at = self.chain_row[lanes] + requests
+        row, node_place, _ = spread(self._node_begin[at], whole)
+        lane, node = lanes[row], self._node[node_place]
+        left = self.holders[lane, node] - 1
+        self.holders[lane, node] = left
+        begin = self._ends(at, whole)
+        own, content, place = self._blocks(lanes, requests, begin, np.maximum(registered - begin, 0))
+        slot = content
         if self._any_copies:
-            slot = self._held(lane, content, requests[row])
-        gone = slot >= width  # copies have one owner
-        mine = (~gone).nonzero()[0]
-        at = lane[mine] * width + slot[mine]
-        if lanes.size > 1 and (lanes[1:] == lanes[:-1]).any():
-            unique, back, count = np.unique(at[::-1], return_index=True, return_counts=True)
-            left = self.state.ravel()[unique] + count
-            self.state.ravel()[unique] = left
-            free = left == _UNKNOWN
-            gone[mine[at.size - 1 - back[free]]] = True
-        else:
-            left = self.state.ravel()[at] + 1
-            self.state.ravel()[at] = left
-            gone[mine[left == _UNKNOWN]] = True
-        rows = gone.nonzero()[0]
-        self._append(lane[rows], slot[rows])
-        np.add.at(self.blank, lanes, blank)
-        freed_of: Ints = np.bincount(row[rows], minlength=lanes.size) + blank
-        return freed_of
+            slot = self._held(lanes[own], content, requests[own])
+        free = slot >= width  # copies have one owner
+        mine = (~free).nonzero()[0]
+        slots = lanes[own[mine]] * width + slot[mine]
+        state = self.state.ravel()[slots] + 1
+        self.state.ravel()[slots] = state
+        last = state == _HELD
+        in_node = self._node_at[self._begin[at[own[mine]]] + place[mine]]
+        last &= (in_node < 0) | (self.holders[lanes[own[mine]], np.maximum(in_node, 0)] == 0)
+        free[mine[last]] = True
+        own, place, slot = own[free], place[free], slot[free]
+        gone = (left == 0).nonzero()[0]
+        if gone.size:
+            of, slots, where = self._slots_of_nodes(lanes, requests, row[gone], node_place[gone])
+            idle = (self.state.ravel()[slots] == _HELD).nonzero()[0]
+            own, place = np.concatenate([own, of[idle]]), np.concatenate([place, where[idle]])
+            slot = np.concatenate([slot, slots[idle] % width])
+        order = np.lexsort((-place, own))  # from the last block to the first
+        self._append(lanes[own[order]], slot[order])
+        freed: Ints = np.bincount(own, minlength=lanes.size)
+        return freed
 
     def bytes_per_lane(self) -> float:
         """What a lane holds."""
         lanes = max(self.blank.size, 1)
-        arrays = (self.state, self.freed, self.copy_state, self.copy_content, self.copy_owner, self.copy_order)
+        arrays = (
+            self.holders,
+            self.state,
+            self.freed,
+            self.copy_state,
+            self.copy_content,
+            self.copy_owner,
+            self.copy_order,
+        )
         return sum(array.nbytes for array in arrays) / lanes
 
     # How.
+
+    def _ends(self, at: Ints, nodes: Ints) -> Ints:
+        """The blocks in the first `nodes` of chains, which have them. [n]"""
+        ends: Ints = np.where(nodes > 0, self._node_end.take(self._node_begin[at] + nodes - 1, mode="clip"), 0)
+        return ends
+
+    def _slots_of_nodes(self, lanes: Ints, requests: Ints, row: Ints, node_place: Ints) -> tuple[Ints, Ints, Ints]:
+        """Of nodes [m] of requests `row` of [n]: the row, the flattened place in `state`, and the place in the request
+        of each block."""
+        at = self.chain_row[lanes] + requests
+        begin = self._ends(at[row], node_place - self._node_begin[at[row]])
+        which, place, _ = spread(begin, self._node_end[node_place] - begin)
+        of = row[which]
+        slots = lanes[of] * self.state.shape[1] + self._contents(lanes, requests, of, place)
+        return of, slots, place
 
     def _blocks(self, lanes: Ints, requests: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
         """Row of `lanes`, content, and place in the request of `count` blocks from `first` on."""
@@ -305,16 +433,14 @@ def new_prefix_cache(
     lanes: int, chains: list[Chains], chain_of: Ints, num_blocks: npt.NDArray[np.float64]
 ) -> PrefixCache:
     """Nothing is known. `chain_of` [L] are the chains of each lane, `num_blocks` [L]."""
-    begins = np.concatenate([np.zeros(0, np.int64), *(c.begin for c in chains)])
+    all_chains = joined(chains)
     sizes = np.array([c.begin.size for c in chains], np.int64)
-    offsets = np.concatenate([[0], np.cumsum([c.content.size for c in chains])])[: len(chains)].astype(np.int64)
-    begins = begins + np.repeat(offsets, sizes)
     rows = np.cumsum(sizes) - sizes
-    contents = np.concatenate([np.zeros(0, np.int32), *(c.content for c in chains)])
     width = max((c.count for c in chains), default=0) + 1
     return new_record(
         PrefixCache,
         lanes,
+        holders=np.zeros((lanes, max(all_chains.count, 1)), np.int32),
         state=np.full((lanes, width), _UNKNOWN, np.int32),
         freed=np.zeros((lanes, _FEW), np.int32),
         blank=num_blocks.astype(np.int64),
@@ -323,5 +449,5 @@ def new_prefix_cache(
         copy_content=np.zeros((lanes, 0), np.int32),
         copy_owner=np.zeros((lanes, 0), np.int32),
         copy_order=np.zeros((lanes, 0), np.int64),
-        chains=(begins, contents),
+        chains=all_chains,
     )

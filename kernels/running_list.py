@@ -32,6 +32,7 @@ class RunningList:
     ends_at: Floats  # [L, W] prompt + output tokens: whoever has so many has sent the last
     held: Floats  # [L, W] blocks
     registered: Ints  # [L, W] of those, blocks known by their content, where there is a prefix cache
+    whole_nodes: Ints  # [L, W] of the prefix cache, that it holds as a whole
     unknown: Bools  # [L, W] whether its last token is sent in the step under way
     share: Floats  # [L, W] tokens to compute in the next step
     level: Ints  # [L, W] the larger, the sooner preempted, where that is by priority
@@ -95,11 +96,12 @@ class RunningList:
         share: Floats,
         held: Floats,
         registered: Ints,
+        whole_nodes: Ints,
         taken: Floats,
         level: Ints,
     ) -> None:
         """Requests join behind the others; `found` of their tokens are computed, `registered` of the blocks that they
-        hold are known, and `taken` were free. All [n], different lanes."""
+        hold are known, `whole_nodes` of them held as such, and `taken` were free. All [n], different lanes."""
         place = self.size[lanes]
         self._make_room(int(place.max()) + 1)
         at = lanes * self.place.shape[1] + place
@@ -110,6 +112,7 @@ class RunningList:
             (self.ends_at, total),
             (self.held, held),
             (self.registered, registered),
+            (self.whole_nodes, whole_nodes),
             (self.unknown, False),
             (self.share, share),
             (self.level, level),
@@ -226,6 +229,7 @@ def new_running_list(params: Params, lanes: int) -> RunningList:
         ends_at=np.full((lanes, _FEW), np.inf),
         held=np.zeros((lanes, _FEW)),
         registered=np.zeros((lanes, _FEW), np.int64),
+        whole_nodes=np.zeros((lanes, _FEW), np.int64),
         unknown=np.zeros((lanes, _FEW), np.bool_),
         share=np.zeros((lanes, _FEW)),
         level=np.zeros((lanes, _FEW), np.int64),

@@ -161,7 +161,8 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
     n, width = wanted.shape
     size, wanted = p.block_size_f[lanes][:, None], wanted.copy()
     computed, held = running.computed[lanes, :width], running.held[lanes, :width]
-    registered, cache = running.registered[lanes, :width], batch.cache
+    registered, whole = running.registered[lanes, :width], running.whole_nodes[lanes, :width]
+    cache = batch.cache
     requests = batch.cells(lanes[:, None], running.place[lanes, :width]) - p.out[lanes][:, None]
     free, left, share = running.blocks_free[lanes], p.budget[lanes].copy(), np.zeros((n, width))
     place = np.arange(width)
@@ -202,7 +203,11 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
             rows = p.caches[lanes[asks]].nonzero()[0]
             mine, lost = asks[rows], loser[rows]
             freed[rows] = cache.release(
-                lanes[mine], requests[mine, lost], registered[mine, lost], held[mine, lost].astype(np.int64)
+                lanes[mine],
+                requests[mine, lost],
+                registered[mine, lost],
+                held[mine, lost].astype(np.int64),
+                whole[mine, lost],
             )
         free[asks] += freed
         alive[asks, loser] = False
@@ -292,14 +297,14 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
             )
             if not lanes.size:
                 return
-        level, found, known = _levels(batch, lanes, cells), size * found_blocks, found_blocks
+        level, found, known, whole = _levels(batch, lanes, cells), size * found_blocks, found_blocks, found_blocks
         if batch.cache is not None:
-            known = _take_blocks(batch, lanes, cells, (found_blocks, blocks.astype(np.int64)), found + share)
+            known, whole = _take_blocks(batch, lanes, cells, (found_blocks, blocks.astype(np.int64)), found + share)
             new = (again | (batch.times.preemptions[cells] > 0)) < p.caches[lanes]
             batch.times.find(cells[new], found[new])
         held: Floats = blocks + found_blocks
         taken: Floats = blocks + idle
-        running.admit(lanes, request, tokens, r.total[at], found, share, held, known, taken, level)
+        running.admit(lanes, request, tokens, r.total[at], found, share, held, known, whole, taken, level)
         queue.take_head(lanes, again)
         batch.decodes.admit_one(lanes)
         first = np.isnan(batch.times.admitted_s[cells]).nonzero()[0]
@@ -311,20 +316,23 @@ def _begin(batch: Batch, lanes: Ints, seen: Floats, cap: Floats | None) -> None:
         lanes = lanes[more & (queue.head_arrival[lanes] <= seen[lanes])]
 
 
-def _take_blocks(batch: Batch, lanes: Ints, cells: Ints, blocks: tuple[Ints, Ints], computed: Floats) -> Ints:
+def _take_blocks(
+    batch: Batch, lanes: Ints, cells: Ints, blocks: tuple[Ints, Ints], computed: Floats
+) -> tuple[Ints, Ints]:
     """Requests own the `blocks` found, and take new ones; they will have so many tokens `computed`. Returns how many
-    blocks are known then. All [n], different lanes."""
+    blocks are known then, and how many nodes are held as a whole. All [n], different lanes."""
     p, cache = batch.params, batch.cache
     assert cache is not None
     rows = p.caches[lanes].nonzero()[0]
     lanes, requests, computed = lanes[rows], (cells - p.out[lanes])[rows], computed[rows]
     found, new = blocks[0][rows], blocks[1][rows]
-    cache.share(lanes, requests, found)
+    whole = np.zeros(cells.size, np.int64)
+    whole[rows] = cache.share(lanes, requests, found)
     cache.take(lanes, new)
     known = blocks[0].copy()
     known[rows] = full_blocks(computed, p.block_size_f[lanes])
     cache.register(lanes, requests, found, known[rows])
-    return known
+    return known, whole
 
 
 def _levels(batch: Batch, lanes: Ints, cells: Ints) -> Ints:
