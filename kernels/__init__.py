@@ -15,7 +15,7 @@ A *lane* is one instance of one configuration. All lanes of a batch advance toge
     memory, reserved_memory         records, each with its one owner ...
     clock, counters, decodes, inflow, pool, prefills, prefix_cache, router, running_list, step_times, waiting_queue
     step_tables                     ... what they are made of ...
-    params, request_rows, request_times, steplog, slots, residues, bitset, itl_bins, ranges, records
+    params, request_rows, request_times, steplog, slots, residues, bitset, chains, itl_bins, ranges, records
                                     ... and what that is
     arrays, rules, steptime
 

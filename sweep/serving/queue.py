@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import AnyInts, Floats, Ints
-from ..kernels.prefix_cache import Chains
+from ..kernels.chains import Chains
 from ..workloads.contents import chains_of
 from ..workloads.texts import Texts
 

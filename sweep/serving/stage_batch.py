@@ -11,11 +11,12 @@ import numpy.typing as npt
 from ..arrays import Floats, Int32s, Ints
 from ..hardware.steps import Step
 from ..kernels.batch import Batch
+from ..kernels.chains import Chains
 from ..kernels.clients import Clients
 from ..kernels.engine import Engine
 from ..kernels.params import NO_LIMIT, Params
 from ..kernels.pool import Pool, Source, new_pool
-from ..kernels.prefix_cache import Chains, PrefixCache, new_prefix_cache
+from ..kernels.prefix_cache import PrefixCache, new_prefix_cache
 from ..kernels.request_rows import RequestRows, pairs_of, prefix_sums
 from ..kernels.request_times import RequestTimes, new_request_times
 from ..kernels.router import Groups, Router

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import Floats, Int32s, Ints
 from ..kernels.arrays import Words
-from ..kernels.prefix_cache import Chains
+from ..kernels.chains import Chains
 from ..kernels.ranges import spread
 from .texts import Texts
 

@@ -19,6 +19,7 @@ FLOORS = (
     {"arrays", "rules", "steptime"},
     {
         "bitset",
+        "chains",
         "clients",
         "itl_bins",
         "params",
