@@ -107,6 +107,16 @@ def _schedulers() -> Iterator[Kind]:
                 yield Kind(f"{policy} azure", "Scheduler", options, capacity[policy][tight] / 3, trace=True)
 
 
+def _vllm() -> Iterator[Kind]:
+    """The same under vLLM's rules: plain, with its prefix cache and nothing shared, and in running lists."""
+    for memory, blocks, capacity, bars in (("roomy", 4000, 39, (84.0, 48.0)), ("tight", 600, 13, (49.0, math.nan))):
+        options = {"step": STEP, "policy": "vllm", "max_running": 128, "token_budget": 512}
+        options |= {"block_size": 16, "num_blocks": blocks}
+        yield Kind(f"vllm {memory}", "Scheduler", options, capacity, bars[0])
+        yield Kind(f"vllm cache {memory}", "Scheduler", {**options, "enable_prefix_caching": True}, capacity, bars[1])
+        yield Kind(f"vllm async {memory}", "Scheduler", {**options, "async_scheduling": True}, capacity)
+
+
 def _systems() -> Iterator[Kind]:
     paged = {"memory": "paged", "max_running": 128, "block_size": 16, "num_blocks": 4000}
     apart = {"prefill_step": STEP, "decode_step": STEP}
@@ -128,7 +138,7 @@ def _systems() -> Iterator[Kind]:
     yield Kind(f"colocated prefill_first x{PARTS} round_robin", "Colocated", options, 40, 10.0, PARTS)
 
 
-KINDS = [*_schedulers(), *_systems()]
+KINDS = [*_schedulers(), *_vllm(), *_systems()]
 
 
 def chosen(

@@ -25,8 +25,8 @@ _PAGES = {
     "Ask": "sweeps experiment-keys running resuming goodput goodput-endings placement placement-trust workloads "
     "conversation traces public-traces performance scaling options",
     "Read": "results plots report timeline run-directory pandas measures columns other-tools",
-    "Rules": "scheduler scheduler-example vllm policies systems presets routers step-times models calibration "
-    "fidelity assumptions catalogue beyond",
+    "Rules": "scheduler scheduler-example vllm prefix-caching policies systems presets routers step-times models "
+    "calibration fidelity assumptions catalogue beyond",
     "Python": "api/workloads api/hardware api/instance api/systems api/sweeps api/searches api/results api/names",
     "Change it": "architecture engine README",
 }
