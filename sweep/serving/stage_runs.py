@@ -13,6 +13,7 @@ from ..kernels.steplog import StepLog
 from .stage_batch import StageBatch
 from .stages import Stage, StageResults, no_results
 
+CACHE_BYTES = 1_000_000_000
 Watch = Callable[[StageBatch, Ints], Callable[[Batch], Bools]]
 
 
@@ -34,6 +35,30 @@ def run_stages(
     return results
 
 
+def _parts(stages: Sequence[Stage], members: Sequence[int]) -> list[list[int]]:
+    """Those of a kind as batches whose prefix caches are no larger than CACHE_BYTES, if one alone is not."""
+    parts: list[list[int]] = []
+    room = 0
+    for i in members:
+        size = _cache_bytes(stages[i])
+        if not parts or size > room:
+            parts.append([])
+            room = CACHE_BYTES
+        parts[-1].append(i)
+        room -= size
+    return parts
+
+
+def _cache_bytes(stage: Stage) -> int:
+    """What the prefix caches of a stage hold: for each instance a number for each content, and the log of what was
+    freed."""
+    if not stage.caches:
+        return 0
+    contents = stage.queue.chains(stage.block_size or 1).count
+    freed = min(contents, stage.num_blocks or contents)
+    return 4 * (contents + 4 * freed) * stage.instances * stage.lanes
+
+
 def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch | None) -> StageResults:
     runs: dict[tuple[Rules, bool, bool], list[int]] = {}
     for i, stage in enumerate(stages):
@@ -46,7 +71,8 @@ def _run(stages: Sequence[Stage], logged: Sequence[int], itl: bool, watch: Watch
     within = np.arange(lanes) - begins[results.lane_stage]
     width = np.array([stage.lanes for stage in stages], np.int64)
     results.lane_instance = within // width[results.lane_stage] if lanes else results.lane_instance
-    for (_, routed, closed), members in runs.items():
+    parts = [(*kind[1:], part) for kind, members in runs.items() for part in _parts(stages, members)]
+    for routed, closed, members in parts:
         chosen = np.array(members, np.int64)
         batch = StageBatch([stages[i] for i in members], routed)
         own = counts[chosen]

@@ -126,6 +126,21 @@ def test_each_instance_has_its_own(policy: str, router: Any) -> None:
     assert results.cached_tokens.sum() > 0
 
 
+def test_batches_are_cut_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit the same, however few share a batch."""
+    lanes = []
+    for seed in range(12):
+        columns, options = drawn(seed, "vllm")
+        lanes.append(Scheduler(workload(columns), ConstantStepTime(1.0), enable_prefix_caching=True, **options))
+    usual = run_schedulers(lanes, step_log=[3])
+    for size in (1, 2000):
+        monkeypatch.setattr("servesweep.serving.stage_runs.CACHE_BYTES", size)
+        cut = run_schedulers(lanes, step_log=[3])
+        for name in ("first_token_s", "finish_s", "preemptions", "cached_tokens", "prefill_tokens", "block_steps"):
+            np.testing.assert_array_equal(getattr(cut, name), getattr(usual, name))
+        np.testing.assert_array_equal(cut.step_logs[3]["tokens"], usual.step_logs[3]["tokens"])
+
+
 def test_contents_are_those_of_the_reference() -> None:
     """Equal numbers for the same pairs of blocks."""
     for seed in range(40):
