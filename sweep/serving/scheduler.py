@@ -110,13 +110,14 @@ class Scheduler(CheckedSystem):
         self._check_step("step")
         self._check_traffic()
         check_order(self.order, self.max_wait_s, self.workload)
-        self._check_vllm_options()
-        if self.policy == "vllm" and self.order == "priority" and self.workload.concurrency is not None:
-            raise ValueError(
-                f"order='priority': must be another under policy 'vllm' and concurrency={self.workload.concurrency}"
-            )
         memory = "unlimited" if self.block_size is None else "paged"
         options = policy_of(self.policy, memory).options[memory]
+        self._check_vllm_options()
+        clients = self.workload.concurrency
+        if self.policy == "vllm" and self.order == "priority" and clients is not None:
+            raise ValueError(f"order='priority': must be another under policy 'vllm' and concurrency={clients}")
+        if self.async_scheduling and clients is not None:
+            raise ValueError(f"async_scheduling=True: must be False under concurrency={clients}")
         self._keep("max_running", checks.whole("max_running", self.max_running, 1))
         self._check_blocks()
         if "token_budget" in options:
