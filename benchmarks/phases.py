@@ -45,7 +45,7 @@ def profiled() -> Iterator[Profile]:
         return step._replace(phase=phase)
 
     def steps_of(batch: Batch) -> tuple[Step, ...]:
-        moves = "leap" if batch.rules.decodes else "prefill"
+        moves = "step" if batch.listed else "leap" if batch.rules.decodes else "prefill"
         return tuple(timed(step, step.name == moves) for step in plain_steps(batch))
 
     def run(engine: Engine) -> Any:

@@ -48,6 +48,7 @@ _SURE = 1.05  # drawn outputs are longer than the expectation divided by this
 _OF_INSTANCES = ("model", "chip", "tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve", "step_times")
 _DECISIVE = (
     *("n_instances", "n_prefill", "n_decode", "router", "block_size", "num_blocks", "order"),
+    *("enable_prefix_caching", "async_scheduling", "long_prefill_token_threshold"),  # how the engine runs it
     *(f"{role}{key}" for role in ("", "prefill.", "decode.") for key in _OF_INSTANCES),
 )
 

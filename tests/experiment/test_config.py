@@ -149,13 +149,14 @@ def test_settings_replace_and_remove_keys():
     [
         ("azure-conversation", 2 * 3 * 4 * 11, 5),  # memories x policies x block sizes x rates
         ("mooncake-conversation", 3 * 4 * 12, 5),
+        ("prefix-caching", 2 * 4 * 8, 2000),
         ("quickstart", 2 * 3 * 4 * 24, 2000),
     ],
 )
 def test_ready_experiments(name, cells, requests, tmp_path):
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},{50 + i},{9 + i}\n" for i in range(5)))
-    experiment = load_experiment(name, trace=None if name == "quickstart" else trace)
+    experiment = load_experiment(name, trace=trace if "conversation" in name else None)
     plan = expand(experiment)
     assert (experiment.name, len(plan.cells), len(plan.feasible)) == (name, cells, cells)
     assert {len(cell.traffic.workload) for cell in plan.cells} == {requests}
@@ -164,7 +165,9 @@ def test_ready_experiments(name, cells, requests, tmp_path):
 def test_every_ready_experiment_is_counted_above():
     elsewhere = ["hundred-instances", "placement-chat", "placement-long", "systems"]  # in other files
     elsewhere += ["paper-distserve", "paper-sarathi", "paper-splitwise", "paper-vllm"]
-    assert ready_experiments() == sorted(["azure-conversation", "mooncake-conversation", "quickstart", *elsewhere])
+    assert ready_experiments() == sorted(
+        ["azure-conversation", "mooncake-conversation", "prefix-caching", "quickstart", *elsewhere]
+    )
 
 
 def test_settings_as_a_dict():
