@@ -32,7 +32,7 @@ class JoinedChains:
 
 
 def joined(chains: list[Chains]) -> JoinedChains:
-    """With one place more behind each workload's chains."""
+    """Chains and their nodes laid end to end; those of a workload without a gap, and one place behind them."""
     begins: list[Ints] = [np.zeros(0, np.int64)]
     node_begins, contents, node_ats, nodes, ends = (list(begins) for _ in range(5))
     blocks = number = most = 0
@@ -52,13 +52,10 @@ def joined(chains: list[Chains]) -> JoinedChains:
         per_request = np.bincount(request[starts], minlength=one.begin.size - 1)
         begins.append(one.begin + blocks)
         node_begins.append(np.concatenate([[0], np.cumsum(per_request)]) + number)
-        for parts, values in (
-            (contents, one.content.astype(np.int64)),
-            (node_ats, node_at),
-            (nodes, of_start),
-            (ends, node_end),
-        ):
-            parts.append(values)
+        contents.append(one.content.astype(np.int64))
+        node_ats.append(node_at)
+        nodes.append(of_start)
+        ends.append(node_end)
         blocks, number, most = blocks + place.size, number + starts.size, max(most, known.size)
 
     ends.append(np.zeros(1, np.int64))  # so that there is one to look at

@@ -13,7 +13,7 @@ from .params import NO_LIMIT
 from .ranges import largest, spread
 from .request_rows import blocks_for, pairs_of
 from .running_list import full_blocks
-from .sharing import has_tokens, make_up, register
+from .sharing import has_tokens, make_up, register, requests_at
 from .steplog import StepLog
 
 
@@ -161,7 +161,7 @@ def _may_find_more(batch: Batch, lanes: Ints) -> Bools:
         # The block that becomes known with this step, which instances that prefill apart admit before, or later.
         place = full_blocks(running.computed[rows, :width], p.block_size_f[rows][:, None])
         lane = np.broadcast_to(rows[:, None], place.shape)
-        requests = batch.cells(lane, running.place[rows, :width]) - p.out[rows][:, None]
+        requests = requests_at(batch, lane, np.arange(width))
         first = np.maximum(head - p.out[rows], 0)  # of a head that has no place yet, which is looked at anyway, any
         own = cache.block_at(lane, requests, place)
         of_head = cache.block_at(lane, np.broadcast_to(first[:, None], place.shape), place)
@@ -175,7 +175,7 @@ def _steps_with_blocks(batch: Batch, lanes: Ints, most: Floats) -> Floats:
     p, running = batch.params, batch.running_list
     width = running.width
     size, computed = p.block_size_f[lanes], running.computed[lanes, :width]
-    held, free = running.held[lanes, :width].sum(axis=1), running.blocks_free[lanes] + ZERO
+    held, free = running.held[lanes, :width].sum(axis=1), running.blocks_free[lanes]
     there = _there(running.size[lanes], width)
 
     def fit(rows: Ints | slice, number: Ints) -> Bools:
@@ -222,7 +222,7 @@ def _grow_known(batch: Batch, lanes: Ints, steps: Floats, more: Floats) -> None:
     row, place = (blocks > running.registered[lanes, :width]).nonzero()
     lane = lanes[row]
     began = (computed - steps[rows][:, None])[row, place].astype(np.int64)
-    requests = batch.cells(lane, running.place[lane, place]) - p.out[lane]
+    requests = requests_at(batch, lane, place)
     cache.register(lane, requests, running.registered[lane, place], blocks[row, place], (p.block_size[lane], began))
     running.register(lane, place, blocks[row, place])
 
@@ -275,7 +275,7 @@ def let_go(batch: Batch) -> None:
         lane = lanes[row]
         given = batch.cache.release(
             lane,
-            batch.cells(lane, running.place[lane, place]) - batch.params.out[lane],
+            requests_at(batch, lane, place),
             running.registered[lane, place],
             running.held[lane, place].astype(np.int64),
             running.whole_nodes[lane, place],

@@ -34,7 +34,6 @@ class PrefixCache:
     freed_begin: Ints  # [L] the next to be taken
     freed_end: Ints  # [L]
     blank: Ints  # [L] free blocks without content: the front of the queue
-    evicted: Ints  # [L] blocks that were forgotten
     chain_row: Ints  # [L] of the lane's first request, in the chains
     copy_state: Int32s  # [L, K]
     copy_content: Int32s  # [L, K] -1: the place is free
@@ -55,8 +54,7 @@ class PrefixCache:
         at = self.chain_row[lanes] + requests
         # Nodes that somebody holds are known, and owned.
         row, place, _ = spread(self._node_begin[at], self._node_begin[at + 1] - self._node_begin[at])
-        first = self._node_begin[at].copy()
-        first[:] = self._node_begin[at + 1]
+        first = self._node_begin[at + 1]
         free = (self.holders[lanes[row], self._node[place]] == 0).nonzero()[0]
         np.minimum.at(first, row[free], place[free])
         known = np.minimum(self._ends(at, first - self._node_begin[at]), most)
@@ -67,13 +65,6 @@ class PrefixCache:
         np.minimum.at(found, row[unknown], place[unknown])
         idle = np.bincount(row, (state >= 0) & (place < found[row]), lanes.size).astype(np.int64)
         return found, idle
-
-    def nodes_within(self, lanes: Ints, requests: Ints, blocks: Ints) -> Ints:
-        """How many nodes of a request lie within its first `blocks`. [n]"""
-        at = self.chain_row[lanes] + requests
-        row, place, _ = spread(self._node_begin[at], self._node_begin[at + 1] - self._node_begin[at])
-        within: Ints = np.bincount(row, self._node_end[place] <= blocks[row], lanes.size).astype(np.int64)
-        return within
 
     def block_at(self, lanes: Ints, requests: Ints, place: Ints) -> Ints:
         """The content of a block of a request, -1 behind the last. All of one shape, of any lanes."""
@@ -88,7 +79,7 @@ class PrefixCache:
     def share(self, lanes: Ints, requests: Ints, found: Ints) -> Ints:
         """Requests own the first `found` blocks from now on. How many nodes they hold as a whole. [n]"""
         at = self.chain_row[lanes] + requests
-        whole = self.nodes_within(lanes, requests, found)
+        whole = self._nodes_within(lanes, requests, found)
         row, place, _ = spread(self._node_begin[at], whole)
         lane, node = lanes[row], self._node[place]
         new = (self.holders[lane, node] == 0).nonzero()[0]
@@ -185,26 +176,19 @@ class PrefixCache:
         freed: Ints = np.bincount(own, minlength=lanes.size)
         return freed
 
-    def bytes_per_lane(self) -> float:
-        """What a lane holds."""
-        lanes = max(self.blank.size, 1)
-        arrays = (
-            self.holders,
-            self.state,
-            self.freed,
-            self.copy_state,
-            self.copy_content,
-            self.copy_owner,
-            self.copy_order,
-        )
-        return sum(array.nbytes for array in arrays) / lanes
-
     # How.
 
     def _ends(self, at: Ints, nodes: Ints) -> Ints:
         """The blocks in the first `nodes` of chains, which have them. [n]"""
         ends: Ints = np.where(nodes > 0, self._node_end.take(self._node_begin[at] + nodes - 1, mode="clip"), 0)
         return ends
+
+    def _nodes_within(self, lanes: Ints, requests: Ints, blocks: Ints) -> Ints:
+        """How many nodes of a request lie within its first `blocks`. [n]"""
+        at = self.chain_row[lanes] + requests
+        row, place, _ = spread(self._node_begin[at], self._node_begin[at + 1] - self._node_begin[at])
+        within: Ints = np.bincount(row, self._node_end[place] <= blocks[row], lanes.size).astype(np.int64)
+        return within
 
     def _slots_of_nodes(self, lanes: Ints, requests: Ints, row: Ints, node_place: Ints) -> tuple[Ints, Ints, Ints]:
         """Of nodes [m] of requests `row` of [n]: the row, the flattened place in `state`, and the place in the request
@@ -228,7 +212,6 @@ class PrefixCache:
 
     def _evict(self, lanes: Ints, number: Ints) -> None:
         """Forget the `number` blocks of each lane that were freed first. [n]"""
-        self.evicted[lanes] += number
         width = self.state.shape[1]
         while lanes.size:
             begin = self.freed_begin[lanes]

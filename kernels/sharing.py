@@ -120,9 +120,16 @@ def register(batch: Batch, lanes: Bools) -> None:
     row, place = ((share > ZERO) & (blocks > running.registered[rows, :width])).nonzero()
     if row.size:
         lane = rows[row]
-        requests = batch.cells(lane, running.place[lane, place]) - p.out[lane]
+        requests = requests_at(batch, lane, place)
         cache.register(lane, requests, running.registered[lane, place], blocks[row, place])
         running.register(lane, place, blocks[row, place])
+
+
+def requests_at(batch: Batch, lanes: Ints, places: Ints) -> Ints:
+    """Who is at places of the running list, as chains.py counts them: by place in the queue. Of one shape, or
+    broadcast."""
+    requests: Ints = batch.cells(lanes, batch.running_list.place[lanes, places]) - batch.params.out[lanes]
+    return requests
 
 
 def _known_blocks(batch: Batch, lanes: Ints, computed: Floats) -> Ints:
@@ -163,7 +170,7 @@ def _contend(batch: Batch, lanes: Ints, wanted: Floats) -> None:
     computed, held = running.computed[lanes, :width], running.held[lanes, :width]
     registered, whole = running.registered[lanes, :width], running.whole_nodes[lanes, :width]
     cache = batch.cache
-    requests = batch.cells(lanes[:, None], running.place[lanes, :width]) - p.out[lanes][:, None]
+    requests = requests_at(batch, lanes[:, None], np.arange(width))
     free, left, share = running.blocks_free[lanes], p.budget[lanes].copy(), np.zeros((n, width))
     place = np.arange(width)
     alive = place < running.size[lanes][:, None]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ from .. import checks
 from ..kernels.step_tables import LAST, StepTables
 from .catalogue import chip_file
 from .parts import Chip, Model
-from .step_times import ACTIVATION_BYTES, BYTES_RANGE, EFFICIENCY_RANGE, MAX_OVERHEAD_S, StepModel
-from .tabled import TabledSteps
+from .step_times import ACTIVATION_BYTES, BYTES_RANGE, EFFICIENCY_RANGE, MAX_OVERHEAD_S
+from .tabled import TabledInstance
 
 MAX_FACTOR = 1e3  # of mixed_attention
 _EFFICIENCIES = ("mfu", "mbu", "mbu_attention", "mfu_attention")
@@ -61,7 +61,7 @@ def chip_constants(chip: str, tp: int = 1) -> ChipConstants:
 
 @checks.spelt_out
 @dataclass(frozen=True)
-class OperatorStepModel(TabledSteps):
+class OperatorStepModel(TabledInstance):
     """An instance of `tp * pp` chips that serves one model: operators added up, with measured constants.
 
     Matrices are a roofline with a soft knee, sqrt(compute^2 + memory^2); attention, all-reduces and a time per layer
@@ -162,16 +162,6 @@ class OperatorStepModel(TabledSteps):
     def _keep(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    @cached_property
-    def _roofline(self) -> StepModel:
-        shared = {name: getattr(self, name) for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve")}
-        return StepModel(self.model, self.chip, **shared)
-
-    @property
-    def n_gpus(self) -> int:
-        """Chips of the instance."""
-        return self.tp * self.pp
-
     @property
     def constants(self) -> dict[str, float]:
         """Every constant by name: as given, else that of the chip."""
@@ -237,10 +227,6 @@ class OperatorStepModel(TabledSteps):
     def decode_time(self, batch: int, ctx: int) -> float:
         """Seconds of a step in which `batch` requests, with `ctx` tokens in their caches, emit a token each."""
         return self.step_time(batch, ctx)
-
-    def kv_capacity_tokens(self) -> int:
-        """Tokens whose KV fits beside the weights; as of `StepModel`."""
-        return self._roofline.kv_capacity_tokens()
 
 
 @lru_cache(maxsize=1024)  # 256 MB; a calibration makes thousands

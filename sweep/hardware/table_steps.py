@@ -1,20 +1,18 @@
 """An instance whose step times are tables."""
 
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 
 from .. import checks
 from ..kernels.step_tables import StepTables
 from .measured import MeasuredSteps
 from .parts import Chip, Model
 from .profile import TableStepTimes
-from .step_times import StepModel
-from .tabled import TabledSteps
+from .tabled import TabledInstance
 
 
 @checks.spelt_out
 @dataclass(frozen=True)
-class TableStepModel(TabledSteps):
+class TableStepModel(TabledInstance):
     """An instance of `tp * pp` chips that serves one model in steps that were measured: TableStepTimes with a KV
     capacity.
 
@@ -53,16 +51,6 @@ class TableStepModel(TabledSteps):
         for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve"):
             object.__setattr__(self, name, getattr(self._roofline, name))  # checked there
 
-    @cached_property
-    def _roofline(self) -> StepModel:
-        shared = {name: getattr(self, name) for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve")}
-        return StepModel(self.model, self.chip, **shared)
-
-    @property
-    def n_gpus(self) -> int:
-        """Chips of the instance."""
-        return self.tp * self.pp
-
     @property
     def measured(self) -> MeasuredSteps | None:
         """What the step times were fitted to; None: nothing is known."""
@@ -76,7 +64,3 @@ class TableStepModel(TabledSteps):
     def coefficients(self) -> StepTables:
         """The step time as tables and numbers, for the engine: `step_time` looks up the same ones."""
         return self.times.coefficients()
-
-    def kv_capacity_tokens(self) -> int:
-        """Tokens whose KV fits beside the weights; as of `StepModel`."""
-        return self._roofline.kv_capacity_tokens()

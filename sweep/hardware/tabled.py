@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 from .. import checks
 from ..kernels.step_tables import StepTables, table_seconds
+from .parts import Chip, Model
+from .step_times import StepModel
 
 
 class TabledSteps(ABC):
@@ -50,3 +53,29 @@ class TabledSteps(ABC):
         counts |= {"done": done, "emitting": decoding if emitting is None else emitting}
         work = [checks.whole(name, value, 0) for name, value in counts.items()]
         return float(table_seconds(self.coefficients(), *work)) if decoding + prefill_tokens else 0.0
+
+
+class TabledInstance(TabledSteps):
+    """The same of an instance of `tp * pp` chips, whose KV capacity is that of a roofline."""
+
+    model: Model
+    chip: Chip
+    tp: int
+    pp: int
+    weight_bytes: float
+    kv_bytes: float
+    mem_reserve: float
+
+    @cached_property
+    def _roofline(self) -> StepModel:
+        shared = {name: getattr(self, name) for name in ("tp", "pp", "weight_bytes", "kv_bytes", "mem_reserve")}
+        return StepModel(self.model, self.chip, **shared)
+
+    @property
+    def n_gpus(self) -> int:
+        """Chips of the instance."""
+        return self.tp * self.pp
+
+    def kv_capacity_tokens(self) -> int:
+        """Tokens whose KV fits beside the weights; as of `StepModel`."""
+        return self._roofline.kv_capacity_tokens()

@@ -7,6 +7,7 @@ an error in them. They import nothing of the package.
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -88,7 +89,7 @@ class ConstantTimes:
         return self.seconds
 
 
-class AddedTimes:
+class AddedTimes(ABC):
     """What steps have in common whose parts are added: F(tokens) + G(emitting) + attention + fixed seconds."""
 
     pp = 1
@@ -96,11 +97,13 @@ class AddedTimes:
     kv_capacity = sys.maxsize
     context = mixed_context = pair = done = overhead = prefill_step = 0.0
 
+    @abstractmethod
     def of_tokens(self, n: int) -> float:
-        raise NotImplementedError
+        """F."""
 
+    @abstractmethod
     def of_emitting(self, n: int) -> float:
-        raise NotImplementedError
+        """G."""
 
     def mixed(
         self, batch: int, ctx: int, chunk: int, pairs: float, done: int = 0, emitting: int | None = None

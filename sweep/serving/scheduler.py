@@ -200,6 +200,11 @@ class Scheduler(CheckedSystem):
             return most
         return min(most, float(min(self.block_size * self.num_blocks, UNLIMITED_TOKENS)))
 
+    @property
+    def _is_capped(self) -> bool:
+        """Whether a request can get less of a step than the budget leaves."""
+        return self.token_budget is not None and 0 < self.long_prefill_token_threshold < self.token_budget
+
     def stage(self, role: str, queue: Queue) -> Stage:
         """The instance, with what it shall serve."""
         return Stage(
@@ -214,7 +219,7 @@ class Scheduler(CheckedSystem):
             max_tokens=self.max_tokens,
             order=self.order,
             max_wait_s=self.max_wait_s,
-            most_share=self.long_prefill_token_threshold or None,
+            most_share=self.long_prefill_token_threshold if self._is_capped else None,
             caches=self.enable_prefix_caching,
             is_async=self.async_scheduling,
             unsplit=not self.enable_chunked_prefill,

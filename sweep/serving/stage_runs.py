@@ -23,7 +23,7 @@ def run_stages(
     """Run all stages. `logged` are stages whose steps are kept; `itl`: keep times between tokens; `watch` makes what
     follows some stages, given the places of a batch's stages.
 
-    Stages that may do without their prefix cache (`Stage.plain`) do, which is ten times as fast; those that have
+    Stages that may do without their prefix cache (`Stage.plain`) do, which is far faster; those that have
     preempted somebody then run again.
     """
     plain = [None if watch else stage.plain for stage in stages]
